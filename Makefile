@@ -1,0 +1,73 @@
+# SPDX-License-Identifier: Apache-2.0
+# `make help` lists what there is; the first use of any target sets the machine up.
+
+PY := .venv/bin/python
+STAMPS := .stamps
+SOURCES := setup.py $(wildcard bpf/* csrc/*.c csrc/*.h csrc/*.py pyprof/_native/*.pyx pyprof/_native/*.pxd) \
+	$(shell find web -type f -not -path '*/node_modules/*' -not -path '*/dist/*' 2>/dev/null)
+CFORMAT = $(shell git ls-files 'bpf/*.[ch]' 'csrc/*.[ch]' 'tests/*.c' 'tests/*.cc')
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+
+.DEFAULT_GOAL := help
+.PHONY: help run build test test-kernels bench lint format wheel clean debug
+
+help: ## list the targets
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 16
+
+run: build ## profile this host for 10 s: hottest functions, flamegraph.html
+	$(PY) -m pyprof record -d 10 -o flamegraph.html --top 10
+
+build: $(STAMPS)/build ## build everything in place
+
+$(STAMPS)/packages-%: packaging/setup-debian
+	@mkdir -p $(STAMPS)
+	packaging/setup-debian $*
+	@touch $@
+
+$(STAMPS)/venv: pyproject.toml | $(STAMPS)/packages-build
+	test -x $(PY) || python3 -m venv .venv
+	$(PY) -m pip install -q --upgrade pip
+	$(PY) packaging/requirements.py pyproject.toml dev >$(STAMPS)/requirements.txt
+	$(PY) -m pip install -q -r $(STAMPS)/requirements.txt
+	@touch $@
+
+$(STAMPS)/build: $(SOURCES) $(STAMPS)/venv
+	$(PY) setup.py -q build_bpf --inplace build_web --inplace build_ext --inplace -j2
+	test -x .venv/bin/pyprof || $(PY) -m pip install -q --no-build-isolation --no-deps -e . --config-settings editable_mode=compat
+	@touch $@
+
+debug: $(STAMPS)/venv ## build in place with bounds checks and allocation counters
+	PYPROF_DEBUG=1 $(PY) setup.py -q build_bpf --inplace build_web --inplace build_ext --inplace --force -j2
+	@rm -f $(STAMPS)/build
+
+test: build | $(STAMPS)/packages-test ## run all tests
+	$(PY) -m pytest
+
+test-kernels: build | $(STAMPS)/packages-kernels ## run the BPF and system tests that matter on other kernels
+	packaging/test-kernels
+
+bench: build ## compare the hot paths with other packages and plain Python
+	$(PY) -m pytest benchmarks --benchmark-group-by=group --benchmark-columns=min,median,ops,rounds
+
+lint: build | $(STAMPS)/packages-test ## ruff, mypy, stubtest, clang-format, warnings as errors
+	$(PY) -m ruff check .
+	$(PY) -m ruff format --check .
+	$(PY) -m mypy
+	$(PY) -m mypy.stubtest --allowlist packaging/stubtest-allowlist pyprof._native
+	clang-format-19 --dry-run -Werror $(CFORMAT)
+
+format: $(STAMPS)/venv | $(STAMPS)/packages-test ## format the sources
+	$(PY) -m ruff check --fix .
+	$(PY) -m ruff format .
+	clang-format-19 -i $(CFORMAT)
+
+wheel: $(STAMPS)/venv | $(STAMPS)/packages-test ## dist/: sdist and repaired manylinux wheel
+	rm -rf dist
+	$(PY) -m build --outdir dist/raw
+	PATH="$$PWD/.venv/bin:$$PATH" $(PY) -m auditwheel repair -w dist dist/raw/*.whl
+	mv dist/raw/*.tar.gz dist/
+	rm -rf dist/raw
+
+clean: ## remove what was built
+	rm -rf build dist $(STAMPS) *.egg-info web/dist web/node_modules pyprof/export/flamegraph_template.html
+	find pyprof -name '*.so' -delete -o -name '*.bpf.o' -delete
