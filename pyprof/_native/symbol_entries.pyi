@@ -1,0 +1,2 @@
+# SPDX-License-Identifier: Apache-2.0
+# Only C functions: see symbol_entries.pxd.

@@ -1,0 +1,21 @@
+# SPDX-License-Identifier: Apache-2.0
+from collections.abc import Iterable, Sequence
+from typing import final
+
+from typing_extensions import Buffer
+
+@final
+class SymbolTable:
+    counts: list[int]
+    hidden: bool
+    def __init__(
+        self,
+        tables: Sequence[tuple[Buffer, Buffer]] = ...,
+        ranges: Iterable[tuple[int, int]] = ...,
+        function_starts: Buffer | None = ...,
+        function_base: int = ...,
+    ) -> None: ...
+    @staticmethod
+    def from_kallsyms(chunks: Iterable[Buffer]) -> SymbolTable: ...
+    def resolve(self, addresses: Buffer) -> list[tuple[bytes, int, bool] | None]: ...
+    def __len__(self) -> int: ...
