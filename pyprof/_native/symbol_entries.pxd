@@ -47,8 +47,10 @@ cdef struct Layout:
 # False: out of memory, or too many.
 cdef bint entries_push(Entries *entries, Entry entry) noexcept nogil
 
-# A name's first byte and how many bytes its string table has from there on; NULL where there is none.
-cdef const uint8_t *name_find(const Names *names, size_t sources, uint32_t position, size_t *left) noexcept nogil
+# The source that a position lies in, with the name's first byte and what its string table has from there on;
+# `sources` where there is none.
+cdef size_t name_find(const Names *names, size_t sources, uint32_t position, const uint8_t **ret,
+                      size_t *left) noexcept nogil
 
 # Bytes before the terminator and before a version (name@VER, name@@VER), at most `limit`.
 cdef size_t name_length(const uint8_t *name, size_t left, size_t limit) noexcept nogil

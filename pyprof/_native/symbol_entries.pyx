@@ -49,15 +49,15 @@ cdef bint entries_push(Entries *entries, Entry entry) noexcept nogil:
     return True
 
 
-cdef const uint8_t *name_find(const Names *names, size_t sources, uint32_t position, size_t *left) noexcept nogil:
-    """A name's first byte, and how many bytes its string table has from there on."""
+cdef size_t name_find(const Names *names, size_t sources, uint32_t position, const uint8_t **ret,
+                      size_t *left) noexcept nogil:
     cdef size_t i
     for i in range(sources):
         if names[i].base <= position and position - names[i].base < names[i].size:
             left[0] = names[i].size - (position - names[i].base)
-            return names[i].data + (position - names[i].base)
-    left[0] = 0
-    return NULL
+            ret[0] = names[i].data + (position - names[i].base)
+            return i
+    return sources
 
 
 cdef size_t name_length(const uint8_t *name, size_t left, size_t limit) noexcept nogil:
@@ -94,10 +94,11 @@ cdef int compare_aliases(const void *left, const void *right, void *context) noe
     cdef const SortContext *by = <const SortContext *>context
     cdef size_t a_size
     cdef size_t b_size
-    cdef const uint8_t *a_name = name_find(by.names, by.sources, a.name, &a_size)
-    cdef const uint8_t *b_name = name_find(by.names, by.sources, b.name, &b_size)
+    cdef const uint8_t *a_name
+    cdef const uint8_t *b_name
     cdef int order = 0
-    if a_name != NULL and b_name != NULL:
+    if (name_find(by.names, by.sources, a.name, &a_name, &a_size) < by.sources
+            and name_find(by.names, by.sources, b.name, &b_name, &b_size) < by.sources):
         a_size = name_length(a_name, a_size, NAME_COMPARED)
         b_size = name_length(b_name, b_size, NAME_COMPARED)
         order = memcmp(b_name, a_name, min(a_size, b_size))

@@ -220,11 +220,11 @@ cdef class SymbolTable:
                 if base + <uint64_t>len(strings) >= BOUNDARY:
                     raise ElfError("symbol names of more than 4 GiB")
                 before = self.entries.count
+                self.kept.append(table[1])
+                self.names[self.sources].data = &strings[0] if len(strings) else NULL
+                self.names[self.sources].size = len(strings)
+                self.names[self.sources].base = <uint32_t>base
                 if len(symbols) and len(strings):
-                    self.kept.append(table[1])
-                    self.names[self.sources].data = &strings[0]
-                    self.names[self.sources].size = len(strings)
-                    self.names[self.sources].base = <uint32_t>base
                     with nogil:
                         done = read_symbols(
                             &self.entries, &symbols[0], len(symbols) // sizeof(Elf64_Sym),
@@ -232,8 +232,8 @@ cdef class SymbolTable:
                         )
                     if not done:
                         raise MemoryError
-                    self.sources += 1
-                    base += len(strings)
+                self.sources += 1
+                base += len(strings)
                 self.counts.append(self.entries.count - before)
             with nogil:
                 done = entries_sort(&self.entries, self.names, self.sources)
@@ -301,11 +301,12 @@ cdef class SymbolTable:
 
         Returns:
             For each, (name without version, offset into the symbol, whether the symbol has no size so that it is a
-            guess), or None.
+            guess, index of the table that it stands in), or None.
         """
         cdef size_t count = len(addresses)
         cdef size_t i
         cdef size_t left
+        cdef size_t source
         cdef const Entry *entry
         cdef const uint8_t *name
         cdef uint32_t *owners
@@ -323,11 +324,11 @@ cdef class SymbolTable:
                 if owners[i] == NO_OWNER:
                     continue
                 entry = self.entries.items + owners[i]
-                name = name_find(self.names, self.sources, entry.name, &left)
-                if name == NULL:
+                source = name_find(self.names, self.sources, entry.name, &name, &left)
+                if source == self.sources:
                     continue
                 left = name_length(name, left, NAME_SHOWN)
-                found[i] = (name[:left], addresses[i] - entry.value, not entry.rank & RANK_SIZED)
+                found[i] = (name[:left], addresses[i] - entry.value, not entry.rank & RANK_SIZED, source)
         finally:
             free(owners)
         return found

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Reads headers and contents of ELF files through `pread`, believing nothing that they state.
 
-Target files are never mapped: one that is truncated while we read would kill us with SIGBUS. Layouts are those of
-the System V ABI, https://refspecs.linuxfoundation.org/elf/gabi4+/contents.html.
+Target files are never mapped: one that is truncated while we read would kill us with SIGBUS. Layouts are
+those of the System V ABI, https://refspecs.linuxfoundation.org/elf/gabi4+/contents.html.
 """
 
 import errno
@@ -94,8 +94,8 @@ def show_bytes(raw: bytes) -> str:
 class ElfFile:
     """A 64-bit little-endian ELF file, read on demand.
 
-    The descriptor stays the caller's, and must be open as long as contents are read. Sections are optional: a file
-    without a section header table (or with a damaged one) still has its program headers.
+    The descriptor stays the caller's, and must be open as long as contents are read. Sections are
+    optional: a file without a section header table (or with a damaged one) still has its program headers.
 
     Attributes:
         name: what messages call it.
@@ -225,6 +225,17 @@ class ElfFile:
             for name, kind, flags, addr, offset, size, link, info, _, entsize in rows
         ]
 
+    def section(self, index: int) -> Section:
+        """One section header.
+
+        Raises:
+            ElfError: there is none of that index.
+        """
+        sections = self.sections()
+        if not 0 <= index < len(sections):
+            raise ElfError(f"{self.name} has no section {index}, which another one refers to")
+        return sections[index]
+
     def contents(self, section: Section, limit: int) -> bytes:
         """A section's bytes.
 
@@ -245,7 +256,7 @@ class ElfFile:
         """File offset of `length` bytes at an ELF virtual address; None where no segment holds them all."""
         for header in self.headers:
             start = vaddr - header.vaddr
-            if header.type == PT_LOAD and 0 <= start and start + length <= header.filesz:
+            if header.type == PT_LOAD and start >= 0 and start + length <= header.filesz:
                 return header.offset + start
         return None
 

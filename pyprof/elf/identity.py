@@ -85,9 +85,9 @@ def identity_of(file: ElfFile) -> Identity:
 def address_of_offset(segments: Sequence[Segment], file_offset: int) -> int | None:
     """ELF virtual address of a byte of the file, as a mapping of code shows it.
 
-    A file may have several executable segments with different biases, so it is the offset that selects one. The
-    kernel maps whole pages: what lies in a segment's first or last page but outside its bytes belongs to it too,
-    unless another executable segment holds the very byte.
+    A file may have several executable segments with different biases, so it is the offset that selects
+    one. The kernel maps whole pages: what lies in a segment's first or last page but outside its bytes
+    belongs to it too, unless another executable segment holds the very byte.
 
     Returns:
         The address, or None where no segment is there.
@@ -174,9 +174,10 @@ def _scan_notes(file: ElfFile, offset: int, size: int, align: int, found: list[s
 def _htlhash(file: ElfFile) -> str:
     """Hash of head, tail and length, as the OpenTelemetry profiles conventions define it.
 
-    The first half of SHA-256 over the first 4096 bytes, the last 4096 bytes (both fewer in a shorter file) and the
-    length, a big-endian 64-bit number:
-    https://opentelemetry.io/docs/specs/semconv/registry/attributes/process/ (process.executable.build_id.htlhash).
+    The first half of SHA-256 over the first 4096 bytes, the last 4096 bytes (both fewer in a shorter file)
+    and the length, a big-endian 64-bit number:
+    https://opentelemetry.io/docs/specs/semconv/registry/attributes/process/
+    (process.executable.build_id.htlhash).
     """
     part = min(file.size, PAGE)
     content = file.read(0, part) + file.read(file.size - part, part) + struct.pack(">Q", file.size)
