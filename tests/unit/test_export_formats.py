@@ -219,6 +219,10 @@ print("after")
 """
 
 
+# Says nothing before: what fails is the profile, not Python's own output.
+SILENT_PROGRAM = PROGRAM.replace('print("before")', "")
+
+
 @pytest.mark.parametrize("path", ["-", "/dev/stdout", "/proc/self/fd/1"])
 def test_standard_output_is_written_in_order(path: str) -> None:
     command = [sys.executable, "-c", PROGRAM, path]
@@ -238,10 +242,8 @@ def test_standard_output_in_a_file_is_appended_to(tmp_path: Path, path: str) -> 
 def test_reader_that_went_away_is_an_error() -> None:
     reading, writing = os.pipe()
     os.close(reading)
-    # Unbuffered, lest Python itself fails to print.
-    program = PROGRAM.replace('print("before")', "")
     result = subprocess.run(
-        [sys.executable, "-c", program, "-"],
+        [sys.executable, "-c", SILENT_PROGRAM, "-"],
         cwd=ROOT,
         stdout=writing,
         stderr=subprocess.PIPE,
@@ -263,7 +265,7 @@ def test_closed_standard_output_is_an_error() -> None:
         "sh",
         sys.executable,
         "-c",
-        PROGRAM.replace('print("before")', ""),
+        SILENT_PROGRAM,
         "-",
     ]
     result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)

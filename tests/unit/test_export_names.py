@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Names for output: always encodable, never merged."""
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pyprof.export.names import distinct, encodable, printable
@@ -10,21 +10,25 @@ from pyprof.export.names import distinct, encodable, printable
 TEXT = st.text(alphabet=st.one_of(st.sampled_from("a;:\\x3bn'\n\x00\udcff\ud800ÿ\u2028"), st.characters()))
 
 
+@settings(deadline=None)
 @given(TEXT)
 def test_encodable_text_has_no_surrogates(text: str) -> None:
     assert encodable(text).encode().decode() == encodable(text)
 
 
+@settings(deadline=None)
 @given(st.text())
 def test_encodable_leaves_proper_text_alone(text: str) -> None:
     assert encodable(text) == text
 
 
+@settings(deadline=None)
 @given(TEXT)
 def test_printable_text_is_printable(text: str) -> None:
     assert printable(text).isprintable()
 
 
+@settings(deadline=None)
 @given(st.sets(TEXT, max_size=30))
 def test_distinct_names_are_shown_differently(names: set[str]) -> None:
     shown = distinct(names, lambda name: printable(name).replace(";", ":") or "[unknown]")
