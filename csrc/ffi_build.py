@@ -25,13 +25,26 @@ def declarations(header: str) -> str:
 
 
 ffibuilder = FFI()
-ffibuilder.cdef(declarations("loader.h"))
+CONSTANTS = [
+    "PYPROF_ABI_VERSION",
+    "PYPROF_MAX_USER_FRAMES",
+    "PYPROF_MAX_KERNEL_FRAMES",
+    "PYPROF_COUNTER_COUNT",
+    "PYPROF_COUNTER_TAKEN",
+    "PYPROF_COUNTER_IDLE",
+    "PYPROF_COUNTER_RING_FULL",
+    "PYPROF_END_COUNT",
+]
+
+ffibuilder.cdef("struct pyprof_mapping_key { uint32_t prefix_len; uint32_t pid; uint64_t address; };")
+ffibuilder.cdef(declarations("loader.h") + declarations("unwind_host.h"))
+ffibuilder.cdef("\n".join(f"#define {name} ..." for name in CONSTANTS))
 ffibuilder.set_source(
     "pyprof._native._libbpf",
     '#include "loader.h"',
-    sources=["csrc/loader.c"],
+    sources=["csrc/loader.c", "csrc/unwind_host.c"],
     include_dirs=["csrc"],
-    depends=sorted(str(path.relative_to(HERE.parent)) for path in HERE.glob("*.h")),
+    depends=[*sorted(f"csrc/{path.name}" for path in HERE.glob("*.h")), "bpf/unwind.h"],
     extra_compile_args=[*pkg_config("--cflags", "libbpf"), "-std=gnu11", "-O2", "-Wall", "-Wextra", "-Werror"],
     extra_link_args=pkg_config("--libs", "libbpf"),
 )

@@ -1,0 +1,16 @@
+# SPDX-License-Identifier: Apache-2.0
+from typing_extensions import Buffer
+
+class Aggregator:
+    def __init__(self, seed: int | None = None) -> None: ...
+    def add(
+        self,
+        process: int,
+        thread: int,
+        kinds: Buffer,
+        executables: Buffer,
+        addresses: Buffer,
+        count: int = 1,
+    ) -> None: ...
+    def sizes(self) -> tuple[int, int, int]: ...
+    def take(self) -> dict[str, bytes]: ...

@@ -1,0 +1,259 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Hashing, deduplication and counting of frames and stacks.
+
+Five tables of the same form: rows in a growing array, found through an Index by a seeded hash and
+a full comparison, so that equal hashes never merge what differs. Rows are numbered in the order
+of their arrival and stay until the interval is taken.
+"""
+
+import secrets
+
+from cpython.bytes cimport PyBytes_FromStringAndSize
+from libc.stdint cimport int64_t, uint32_t, uint64_t
+from libc.stdlib cimport free
+from libc.string cimport memcmp, memcpy, memset
+
+from pyprof._native.hashing cimport pyprof_hash_bytes, pyprof_hash_two
+from pyprof._native.index cimport (
+    Index,
+    index_add,
+    index_clear,
+    index_deinit,
+    index_init,
+    index_reserve,
+    slot_id,
+)
+from pyprof._native.memory cimport grow
+
+cdef uint32_t MAX_ROWS = 0x7fffffff
+
+
+cdef int aggregate_init(Aggregate *a, uint64_t seed) noexcept nogil:
+    memset(a, 0, sizeof(Aggregate))
+    a.seed = seed
+    if (
+        index_init(&a.frame_index, 1024) < 0
+        or index_init(&a.stack_index, 1024) < 0
+        or index_init(&a.process_index, 64) < 0
+        or index_init(&a.thread_index, 64) < 0
+        or index_init(&a.sample_index, 1024) < 0
+    ):
+        aggregate_deinit(a)
+        return -1
+    return 0
+
+
+cdef void aggregate_deinit(Aggregate *a) noexcept nogil:
+    index_deinit(&a.frame_index)
+    index_deinit(&a.stack_index)
+    index_deinit(&a.process_index)
+    index_deinit(&a.thread_index)
+    index_deinit(&a.sample_index)
+    free(a.frames)
+    free(a.stacks)
+    free(a.pool)
+    free(a.processes)
+    free(a.threads)
+    free(a.samples)
+    memset(a, 0, sizeof(Aggregate))
+
+
+cdef void aggregate_clear(Aggregate *a) noexcept nogil:
+    """Drops the rows and keeps the memory: the next interval needs about as much."""
+    index_clear(&a.frame_index)
+    index_clear(&a.stack_index)
+    index_clear(&a.process_index)
+    index_clear(&a.thread_index)
+    index_clear(&a.sample_index)
+    a.pool_used = 0
+
+
+cdef inline int room(Index *index, void **rows, uint64_t *capacity, uint64_t item) noexcept nogil:
+    if index.used >= MAX_ROWS or index_reserve(index) < 0:
+        return -1
+    return grow(rows, capacity, <uint64_t>index.used + 1, item)
+
+
+cdef int64_t aggregate_frame(Aggregate *a, uint32_t kind, uint32_t executable, uint64_t address) noexcept nogil:
+    cdef Index *index = &a.frame_index
+    cdef uint32_t tag = <uint32_t>(
+        pyprof_hash_two(address, (<uint64_t>kind << 32) | executable, a.seed) >> 32
+    )
+    cdef uint32_t at = tag & index.mask
+    cdef FrameRow *row
+    while index.slots[at]:
+        if <uint32_t>(index.slots[at] >> 32) == tag:
+            row = &a.frames[slot_id(index.slots[at])]
+            if row.address == address and row.executable == executable and row.kind == kind:
+                return slot_id(index.slots[at])
+        at = (at + 1) & index.mask
+    if room(index, <void **>&a.frames, &a.frame_capacity, sizeof(FrameRow)) < 0:
+        return -1
+    row = &a.frames[index.used]
+    row.address = address
+    row.executable = executable
+    row.kind = kind
+    index_add(index, tag, index.used)
+    return index.used - 1
+
+
+cdef int64_t aggregate_stack(Aggregate *a, const uint32_t *frames, uint32_t length) noexcept nogil:
+    cdef Index *index = &a.stack_index
+    cdef uint64_t size = <uint64_t>length * sizeof(uint32_t)
+    cdef uint32_t tag = <uint32_t>(pyprof_hash_bytes(frames, size, a.seed) >> 32)
+    cdef uint32_t at = tag & index.mask
+    cdef StackRow *row
+    while index.slots[at]:
+        if <uint32_t>(index.slots[at] >> 32) == tag:
+            row = &a.stacks[slot_id(index.slots[at])]
+            if row.length == length and memcmp(&a.pool[row.start], frames, size) == 0:
+                return slot_id(index.slots[at])
+        at = (at + 1) & index.mask
+    if room(index, <void **>&a.stacks, &a.stack_capacity, sizeof(StackRow)) < 0:
+        return -1
+    if grow(<void **>&a.pool, &a.pool_capacity, a.pool_used + length + 1, sizeof(uint32_t)) < 0:
+        return -1
+    row = &a.stacks[index.used]
+    row.start = a.pool_used
+    row.length = length
+    row.tag = tag
+    memcpy(&a.pool[a.pool_used], frames, size)
+    a.pool_used += length
+    index_add(index, tag, index.used)
+    return index.used - 1
+
+
+cdef int64_t aggregate_process(
+    Aggregate *a, uint32_t serial, uint32_t pid, uint64_t start_time, const char *name
+) noexcept nogil:
+    cdef Index *index = &a.process_index
+    cdef uint32_t tag = <uint32_t>(pyprof_hash_two(serial, 0, a.seed) >> 32)
+    cdef uint32_t at = tag & index.mask
+    cdef ProcessRow *row
+    while index.slots[at]:
+        row = &a.processes[slot_id(index.slots[at])]
+        if row.serial == serial:
+            # A process may rename itself; its latest name is the one that ps shows.
+            memcpy(row.name, name, sizeof(row.name))
+            return slot_id(index.slots[at])
+        at = (at + 1) & index.mask
+    if room(index, <void **>&a.processes, &a.process_capacity, sizeof(ProcessRow)) < 0:
+        return -1
+    row = &a.processes[index.used]
+    row.serial = serial
+    row.pid = pid
+    row.start_time = start_time
+    memcpy(row.name, name, sizeof(row.name))
+    index_add(index, tag, index.used)
+    return index.used - 1
+
+
+cdef int64_t aggregate_thread(Aggregate *a, uint32_t process, uint32_t tid, const char *name) noexcept nogil:
+    cdef Index *index = &a.thread_index
+    cdef uint32_t tag = <uint32_t>(pyprof_hash_two((<uint64_t>process << 32) | tid, 0, a.seed) >> 32)
+    cdef uint32_t at = tag & index.mask
+    cdef ThreadRow *row
+    while index.slots[at]:
+        row = &a.threads[slot_id(index.slots[at])]
+        if row.process == process and row.tid == tid:
+            memcpy(row.name, name, sizeof(row.name))
+            return slot_id(index.slots[at])
+        at = (at + 1) & index.mask
+    if room(index, <void **>&a.threads, &a.thread_capacity, sizeof(ThreadRow)) < 0:
+        return -1
+    row = &a.threads[index.used]
+    row.process = process
+    row.tid = tid
+    memcpy(row.name, name, sizeof(row.name))
+    index_add(index, tag, index.used)
+    return index.used - 1
+
+
+cdef int64_t aggregate_add(
+    Aggregate *a, uint32_t process, uint32_t thread, uint32_t stack, uint64_t count
+) noexcept nogil:
+    cdef Index *index = &a.sample_index
+    cdef uint32_t tag = <uint32_t>(
+        pyprof_hash_two((<uint64_t>process << 32) | thread, stack, a.seed) >> 32
+    )
+    cdef uint32_t at = tag & index.mask
+    cdef SampleRow *row
+    while index.slots[at]:
+        row = &a.samples[slot_id(index.slots[at])]
+        if row.process == process and row.thread == thread and row.stack == stack:
+            row.count += count
+            return slot_id(index.slots[at])
+        at = (at + 1) & index.mask
+    if room(index, <void **>&a.samples, &a.sample_capacity, sizeof(SampleRow)) < 0:
+        return -1
+    row = &a.samples[index.used]
+    row.count = count
+    row.process = process
+    row.thread = thread
+    row.stack = stack
+    row.reserved = 0
+    index_add(index, tag, index.used)
+    return index.used - 1
+
+
+cdef bytes rows(const void *data, uint64_t count, uint64_t item):
+    return PyBytes_FromStringAndSize(<const char *>data, <Py_ssize_t>(count * item))
+
+
+cdef class Aggregator:
+    """Owner of the tables of an interval. Not thread-safe."""
+
+    def __cinit__(self, seed=None):
+        """seed: of the hash; by default a secret one, since addresses are chosen by what is profiled."""
+        if aggregate_init(&self.table, secrets.randbits(64) if seed is None else seed) < 0:
+            raise MemoryError
+
+    def __dealloc__(self):
+        aggregate_deinit(&self.table)
+
+    def add(self, uint32_t process, uint32_t thread, const uint32_t[::1] kinds not None,
+            const uint32_t[::1] executables not None, const uint64_t[::1] addresses not None,
+            uint64_t count=1):
+        """Counts a stack given as three columns, leaf first. For tests and benchmarks: the ring's
+        reader calls the C functions."""
+        cdef uint32_t ids[2048]
+        cdef int64_t id
+        cdef Py_ssize_t i, n = addresses.shape[0]
+        if n > 2048 or kinds.shape[0] != n or executables.shape[0] != n:
+            raise ValueError("columns differ in length or are too long")
+        with nogil:
+            for i in range(n):
+                id = aggregate_frame(&self.table, kinds[i], executables[i], addresses[i])
+                if id < 0:
+                    break
+                ids[i] = <uint32_t>id
+            else:
+                id = aggregate_stack(&self.table, ids, <uint32_t>n)
+                if id >= 0:
+                    id = aggregate_add(&self.table, process, thread, <uint32_t>id, count)
+        if id < 0:
+            raise MemoryError
+
+    def sizes(self):
+        """(frames, stacks, samples) held."""
+        return self.table.frame_index.used, self.table.stack_index.used, self.table.sample_index.used
+
+    def take(self):
+        """Copies of the tables, as bytes by name, and empties them.
+
+        Layouts (native endian): frames {u64 address, u32 executable, u32 kind}; stacks {u64 start,
+        u32 length, u32 hash}; pool u32; processes {u64 start_time, u32 serial, u32 pid,
+        char name[16]}; threads {u32 process, u32 tid, char name[16]}; samples {u64 count,
+        u32 process, u32 thread, u32 stack, u32 0}.
+        """
+        cdef Aggregate *a = &self.table
+        taken = {
+            "frames": rows(a.frames, a.frame_index.used, sizeof(FrameRow)),
+            "stacks": rows(a.stacks, a.stack_index.used, sizeof(StackRow)),
+            "pool": rows(a.pool, a.pool_used, sizeof(uint32_t)),
+            "processes": rows(a.processes, a.process_index.used, sizeof(ProcessRow)),
+            "threads": rows(a.threads, a.thread_index.used, sizeof(ThreadRow)),
+            "samples": rows(a.samples, a.sample_index.used, sizeof(SampleRow)),
+        }
+        aggregate_clear(a)
+        return taken

@@ -1,0 +1,19 @@
+# SPDX-License-Identifier: Apache-2.0
+from pyprof._native.aggregate import Aggregator
+from pyprof._native.processes import ProcessTable
+from pyprof._native.sideband import SidebandReader
+
+class SampleReader:
+    def __init__(
+        self,
+        fd: int,
+        size: int,
+        table: ProcessTable,
+        sideband: SidebandReader,
+        aggregator: Aggregator,
+        by: str,
+    ) -> None: ...
+    def run(self) -> None: ...
+    def replay(self) -> int: ...
+    def counts(self) -> dict[str, int]: ...
+    def ends(self) -> list[int]: ...

@@ -1,0 +1,301 @@
+# SPDX-License-Identifier: Apache-2.0
+"""From the ring buffer to counted stacks, without a Python object for any sample.
+
+Samples and side-band records are merged by time: before a sample is looked at, every event up to its
+time has been applied, so what the process table says is what was mapped when the sample was taken.
+The order in which the two are read makes this sound: first how far the sample ring is filled, then
+how far the side-band rings are. An event that a sample depends on was written before the sample.
+
+A frame comes with the number of the mapping that the kernel side found. It is taken if that
+mapping was not retired by the sample's time; else, and for processes that are not in the kernel's
+trie, the address is looked up in the process table. Caller frames are reported one byte before the
+return address, which may be the first byte of another function after a call that never returns.
+"""
+
+import os
+
+from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
+from libc.stdlib cimport free
+from libc.string cimport memcpy, memset
+
+from pyprof._native.aggregate cimport (
+    KIND_KERNEL,
+    KIND_NATIVE,
+    KIND_UNKNOWN,
+    aggregate_add,
+    aggregate_frame,
+    aggregate_process,
+    aggregate_stack,
+    aggregate_thread,
+)
+from pyprof._native.executables cimport ANONYMOUS, NO_EXECUTABLE
+from pyprof._native.memory cimport grow
+from pyprof._native.processes cimport TARGET, table_add, table_ask, table_find, table_publish
+from pyprof._native.ranges cimport Range, ranges_find
+from pyprof._native.sideband cimport (
+    CpuRing,
+    sideband_apply,
+    sideband_next,
+    sideband_release,
+    sideband_snapshot,
+)
+from pyprof._native.trie cimport Entry, Trie
+
+cdef extern from "<sys/mman.h>" nogil:
+    void *mmap(void *address, size_t length, int protection, int flags, int fd, long offset)
+    int munmap(void *address, size_t length)
+    enum: PROT_READ, PROT_WRITE, MAP_SHARED
+    void *MAP_FAILED
+
+cdef extern from *:
+    """
+    #define pyprof_load_acquire(p) __atomic_load_n((p), __ATOMIC_ACQUIRE)
+    #define pyprof_load_acquire32(p) __atomic_load_n((p), __ATOMIC_ACQUIRE)
+    #define pyprof_store_release(p, v) __atomic_store_n((p), (v), __ATOMIC_RELEASE)
+    """
+    uint64_t pyprof_load_acquire(uint64_t *at) nogil
+    uint32_t pyprof_load_acquire32(const uint32_t *at) nogil
+    void pyprof_store_release(uint64_t *at, uint64_t value) nogil
+
+# Header of a ring buffer record: a length with two flags, and a page offset; then the data, padded
+# to 8 bytes (kernel/bpf/ringbuf.c, struct bpf_ringbuf_hdr).
+cdef uint32_t BUSY = 1 << 31
+cdef uint32_t DISCARD = 1 << 30
+cdef uint32_t RING_HEADER = 8
+
+cdef uint64_t MAX_WAITING = 4 << 20
+cdef uint64_t SECOND = 1000000000
+
+
+cdef bint is_sound(const pyprof_sample *sample, uint64_t size) noexcept nogil:
+    return (
+        size >= sizeof(pyprof_sample)
+        and sample.user_frames <= PYPROF_MAX_USER_FRAMES
+        and sample.kernel_frames <= PYPROF_MAX_KERNEL_FRAMES
+        and sample.end < PYPROF_END_COUNT
+        and size >= sizeof(pyprof_sample)
+        + sample.user_frames * sizeof(pyprof_frame)
+        + sample.kernel_frames * sizeof(uint64_t)
+    )
+
+
+cdef int64_t user_frame(
+    Drain *d, const Process *process, const pyprof_sample *sample, const pyprof_frame *frame, bint is_caller
+) noexcept nogil:
+    """Number of a user frame; -1 without memory, -2 where nothing executable is mapped there."""
+    cdef Trie *trie = d.table.trie
+    cdef const Entry *entry
+    cdef const Range *range
+    cdef uint64_t address = frame.pc - is_caller
+    if frame.mapping and frame.mapping <= trie.entry_count:
+        entry = &trie.entries[frame.mapping]
+        if entry.pid == sample.pid and (entry.retired_at == 0 or sample.time < entry.retired_at):
+            if entry.executable == ANONYMOUS:
+                return aggregate_frame(d.aggregate, KIND_UNKNOWN, ANONYMOUS, 0)
+            return aggregate_frame(d.aggregate, KIND_NATIVE, entry.executable, address - entry.bias)
+    range = ranges_find(process.ranges, frame.pc)
+    # What was mapped only after the sample was taken is not what ran.
+    if range == NULL or range.since > sample.time:
+        return -2
+    if range.executable == ANONYMOUS or range.executable == NO_EXECUTABLE:
+        return aggregate_frame(d.aggregate, KIND_UNKNOWN, range.executable, 0)
+    return aggregate_frame(d.aggregate, KIND_NATIVE, range.executable, address - range.bias)
+
+
+cdef int64_t stack_of(Drain *d, Process *process, const pyprof_sample *sample, uint8_t *end) noexcept nogil:
+    """Number of a sample's stack, kernel frames first; -1 without memory."""
+    cdef const pyprof_frame *user = <const pyprof_frame *>(<const uint8_t *>sample + sizeof(pyprof_sample))
+    cdef const uint64_t *kernel = <const uint64_t *>(user + sample.user_frames)
+    cdef uint32_t count = 0, i
+    cdef int64_t id
+    for i in range(sample.kernel_frames):
+        id = aggregate_frame(d.aggregate, KIND_KERNEL, NO_EXECUTABLE, kernel[i] - (i > 0))
+        if id < 0:
+            return -1
+        d.frames[count] = <uint32_t>id
+        count += 1
+    for i in range(sample.user_frames):
+        id = user_frame(d, process, sample, &user[i], i > 0)
+        if id == -2:
+            if not process.exited_at and process.known and sample.time > process.rescan_after:
+                # Something is mapped that no event told, or the address is no address at all.
+                process.rescan_after = sample.time + 10 * SECOND
+                table_ask(d.table, process)
+            if i > 0:
+                end[0] = PYPROF_END_NO_MAPPING
+                break
+            id = aggregate_frame(d.aggregate, KIND_UNKNOWN, NO_EXECUTABLE, 0)
+        if id < 0:
+            return -1
+        d.frames[count] = <uint32_t>id
+        count += 1
+    if process.gone and end[0] != PYPROF_END_COMPLETE:
+        end[0] = PYPROF_END_PROCESS_GONE
+    if sample.kernel_frames == PYPROF_MAX_KERNEL_FRAMES:
+        end[0] = PYPROF_END_KERNEL_TOO_DEEP
+    return aggregate_stack(d.aggregate, d.frames, count)
+
+
+cdef void report(Drain *d, Process *process, const pyprof_sample *sample) noexcept nogil:
+    cdef uint8_t end = sample.end
+    cdef int64_t stack, row = 0, thread = 0
+    stack = stack_of(d, process, sample, &end)
+    if not d.by_none:
+        row = aggregate_process(
+            d.aggregate, process.serial, sample.pid, sample.start_time, sample.process_name
+        )
+    if d.by_thread and row >= 0:
+        thread = aggregate_thread(d.aggregate, <uint32_t>row, sample.tid, sample.thread_name)
+    if stack < 0 or row < 0 or thread < 0 or aggregate_add(
+        d.aggregate, <uint32_t>row, <uint32_t>thread, <uint32_t>stack, 1
+    ) < 0:
+        d.no_memory += 1
+        return
+    d.reported += 1
+    d.incomplete[end] += 1
+
+
+cdef bint set_aside(Drain *d, const pyprof_sample *sample, uint64_t size) noexcept nogil:
+    """Keeps a sample until its process is known; False where there is no room for it."""
+    cdef uint64_t needed = d.waiting.used + RING_HEADER + ((size + 7) & ~<uint64_t>7)
+    if needed > MAX_WAITING or grow(<void **>&d.waiting.bytes, &d.waiting.capacity, needed, 1) < 0:
+        return False
+    memcpy(d.waiting.bytes + d.waiting.used, &size, sizeof(uint64_t))
+    memcpy(d.waiting.bytes + d.waiting.used + RING_HEADER, sample, size)
+    d.waiting.used = needed
+    return True
+
+
+cdef void handle(Drain *d, const pyprof_sample *sample, uint64_t size, bint may_wait) noexcept nogil:
+    cdef Process *process
+    if not is_sound(sample, size):
+        d.malformed += 1
+        return
+    if d.first_sample == 0:
+        d.first_sample = sample.time
+    process = table_find(d.table, sample.pid)
+    if process != NULL and process.start_time and process.start_time != sample.start_time:
+        process = NULL  # the pid is another process's by now, and the records of that were lost
+    if process == NULL:
+        process = table_add(d.table, sample.pid, sample.time)
+        if process == NULL:
+            d.no_memory += 1
+            return
+        process.known = sample.is_kernel_thread
+    process.start_time = sample.start_time
+    if d.table.only_targets and process.target != TARGET:
+        d.filtered += 1
+        return
+    if not process.known:
+        table_ask(d.table, process)
+        if may_wait and set_aside(d, sample, size):
+            return
+    elif (
+        not process.published and not sample.is_kernel_thread
+        and not process.exited_at and sample.time >= process.publish_after
+    ):
+        table_publish(d.table, process)
+    report(d, process, sample)
+
+
+cdef void run(Drain *d) noexcept nogil:
+    cdef uint64_t end = pyprof_load_acquire(d.ring.producer)
+    cdef uint64_t at = d.ring.consumer[0]
+    cdef const uint8_t *record
+    cdef const pyprof_sample *sample
+    cdef CpuRing *ring
+    cdef uint32_t length
+    sideband_snapshot(d.sideband)
+    while True:
+        record = d.ring.data + (at & d.ring.mask)
+        sample = NULL
+        if at < end:
+            length = pyprof_load_acquire32(<const uint32_t *>record)
+            if length & BUSY:
+                break  # still being written: it, and all that came after it, are for the next time
+            sample = <const pyprof_sample *>(record + RING_HEADER)
+        ring = sideband_next(d.sideband)
+        if ring != NULL and (sample == NULL or ring.time <= sample.time):
+            sideband_apply(d.sideband, ring, d.table)
+            continue
+        if sample == NULL:
+            break
+        if not length & DISCARD:
+            handle(d, sample, length, True)
+        at += ((length & ~DISCARD) + RING_HEADER + 7) & ~<uint64_t>7
+        pyprof_store_release(d.ring.consumer, at)
+    sideband_release(d.sideband)
+
+
+cdef class SampleReader:
+    """Owns the memory mapping of the sample ring. Not thread-safe."""
+
+    def __cinit__(self, int fd, uint64_t size, ProcessTable table not None, SidebandReader sideband not None,
+                  Aggregator aggregator not None, by):
+        """fd: of the ring buffer map; size: its max_entries; by: "thread", "process" or "none"."""
+        cdef uint64_t page = os.sysconf("SC_PAGE_SIZE")
+        cdef void *memory
+        memset(&self.drain, 0, sizeof(Drain))
+        if size < page or size & (size - 1):
+            raise ValueError("size is not a power of two of pages")
+        if by not in ("thread", "process", "none"):
+            raise ValueError(f"cannot keep samples apart by {by}")
+        self.table = table
+        self.sideband = sideband
+        self.aggregator = aggregator
+        self.drain.table = &table.table
+        self.drain.sideband = &sideband.sideband
+        self.drain.aggregate = &aggregator.table
+        self.drain.by_thread = by == "thread"
+        self.drain.by_none = by == "none"
+        memory = mmap(NULL, page, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0)
+        if memory == MAP_FAILED:
+            raise OSError("cannot map the sample ring")
+        self.drain.ring.consumer = <uint64_t *>memory
+        self.drain.ring.mapped = page + 2 * size
+        memory = mmap(NULL, self.drain.ring.mapped, PROT_READ, MAP_SHARED, fd, <long>page)
+        if memory == MAP_FAILED:
+            raise OSError("cannot map the sample ring")
+        self.drain.ring.producer = <uint64_t *>memory
+        self.drain.ring.data = <const uint8_t *>memory + page
+        self.drain.ring.mask = size - 1
+
+    def __dealloc__(self):
+        if self.drain.ring.producer != NULL:
+            munmap(self.drain.ring.producer, self.drain.ring.mapped)
+        if self.drain.ring.consumer != NULL:
+            munmap(self.drain.ring.consumer, os.sysconf("SC_PAGE_SIZE"))
+        free(self.drain.waiting.bytes)
+
+    def run(self):
+        """Reads what is in the sample and side-band rings now."""
+        with nogil:
+            run(&self.drain)
+
+    def replay(self):
+        """Reports the samples that waited for their processes' mappings; how many."""
+        cdef Drain *d = &self.drain
+        cdef uint64_t at = 0, size, count = 0
+        with nogil:
+            while at < d.waiting.used:
+                memcpy(&size, d.waiting.bytes + at, sizeof(uint64_t))
+                handle(d, <const pyprof_sample *>(d.waiting.bytes + at + RING_HEADER), size, False)
+                at += RING_HEADER + ((size + 7) & ~<uint64_t>7)
+                count += 1
+            d.waiting.used = 0
+        return count
+
+    def counts(self):
+        """Samples by what became of them since the start: reported, filtered, no_memory, malformed;
+        first_sample is the time (CLOCK_MONOTONIC, ns) of the first one, 0 before."""
+        return {
+            "reported": self.drain.reported,
+            "filtered": self.drain.filtered,
+            "no_memory": self.drain.no_memory,
+            "malformed": self.drain.malformed,
+            "first_sample": self.drain.first_sample,
+        }
+
+    def ends(self):
+        """Reported samples by where their stacks end, by enum pyprof_end."""
+        return [self.drain.incomplete[i] for i in range(PYPROF_END_COUNT)]

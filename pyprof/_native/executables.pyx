@@ -1,0 +1,102 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Bodies of executables.pxd."""
+
+from libc.stdint cimport uint8_t, uint32_t, uint64_t
+from libc.stdlib cimport free, malloc
+from libc.string cimport memcmp, memcpy, memset, strlen, strncmp
+
+from pyprof._native.hashing cimport pyprof_hash_bytes
+from pyprof._native.index cimport index_add, index_deinit, index_init, index_reserve, slot_id
+from pyprof._native.memory cimport grow
+
+
+cdef int executables_init(Executables *table) noexcept nogil:
+    memset(table, 0, sizeof(Executables))
+    if index_init(&table.index, 256) < 0:
+        return -1
+    if grow(<void **>&table.items, &table.capacity, 256, sizeof(Executable)) < 0:
+        index_deinit(&table.index)
+        return -1
+    memset(table.items, 0, 2 * sizeof(Executable))
+    table.count = 2
+    table.announced = 2
+    return 0
+
+
+cdef void executables_deinit(Executables *table) noexcept nogil:
+    cdef uint32_t i
+    for i in range(table.count):
+        free(table.items[i].path)
+    free(table.items)
+    index_deinit(&table.index)
+    memset(table, 0, sizeof(Executables))
+
+
+cdef uint32_t executables_number(
+    Executables *table, const ExecutableKey *key, const char *path, uint32_t path_size,
+    uint32_t pid, uint64_t start, uint64_t last
+) noexcept nogil:
+    """Number of the key's executable, made where it is new; NO_EXECUTABLE without memory."""
+    cdef uint32_t tag = <uint32_t>(pyprof_hash_bytes(key, sizeof(ExecutableKey), 0) >> 32)
+    cdef uint32_t at = tag & table.index.mask
+    cdef Executable *item
+    while table.index.slots[at]:
+        if <uint32_t>(table.index.slots[at] >> 32) == tag:
+            item = &table.items[slot_id(table.index.slots[at])]
+            if memcmp(&item.key, key, sizeof(ExecutableKey)) == 0:
+                return slot_id(table.index.slots[at])
+        at = (at + 1) & table.index.mask
+    if index_reserve(&table.index) < 0 or grow(
+        <void **>&table.items, &table.capacity, <uint64_t>table.count + 1, sizeof(Executable)
+    ) < 0:
+        return NO_EXECUTABLE
+    item = &table.items[table.count]
+    item.path = <char *>malloc(<uint64_t>path_size + 1)
+    if item.path == NULL:
+        return NO_EXECUTABLE
+    memcpy(item.path, path, path_size)
+    item.path[path_size] = 0
+    item.path_size = path_size
+    item.key = key[0]
+    item.pid = pid
+    item.start = start
+    item.last = last
+    index_add(&table.index, tag, table.count)
+    table.count += 1
+    return table.count - 1
+
+
+cdef void key_of_name(ExecutableKey *key, const char *name, uint32_t size) noexcept nogil:
+    """[vdso] and the like: two hashes stand for a name of any length."""
+    cdef uint64_t first = pyprof_hash_bytes(name, size, 1)
+    cdef uint64_t second = pyprof_hash_bytes(name, size, 2)
+    memset(key, 0, sizeof(ExecutableKey))
+    key.kind = KEY_NAME
+    key.size = 16
+    memcpy(&key.bytes[0], &first, 8)
+    memcpy(&key.bytes[8], &second, 8)
+
+
+cdef void key_of_inode(ExecutableKey *key, uint32_t major, uint32_t minor, uint64_t inode) noexcept nogil:
+    memset(key, 0, sizeof(ExecutableKey))
+    key.kind = KEY_INODE
+    key.size = 16
+    memcpy(&key.bytes[0], &inode, 8)
+    memcpy(&key.bytes[8], &major, 4)
+    memcpy(&key.bytes[12], &minor, 4)
+
+
+cdef void key_of_build_id(ExecutableKey *key, const uint8_t *build_id, uint32_t size) noexcept nogil:
+    memset(key, 0, sizeof(ExecutableKey))
+    key.kind = KEY_BUILD_ID
+    key.size = <uint8_t>min(size, 20)
+    memcpy(&key.bytes[0], build_id, key.size)
+
+
+cdef bint is_anonymous(const char *path, uint32_t size) noexcept nogil:
+    """Whether a mapping's name stands for memory without a file (perf says //anon, /proc nothing)."""
+    if size == 0 or (size == 6 and strncmp(path, "//anon", 6) == 0):
+        return True
+    if size >= 6 and strncmp(path, "[heap]", 6) == 0:
+        return True
+    return size >= 6 and (strncmp(path, "[stack", 6) == 0 or strncmp(path, "[anon:", 6) == 0)

@@ -1,0 +1,26 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The executable address ranges of a process, in order and disjoint; shared by forks until one changes."""
+
+from libc.stdint cimport uint32_t, uint64_t
+
+
+cdef struct Range:
+    uint64_t start
+    uint64_t last
+    uint64_t bias  # address - bias is the offset in the file
+    uint64_t since  # CLOCK_MONOTONIC, ns
+    uint32_t executable
+    uint32_t reserved
+
+
+cdef struct Ranges:
+    Range *items
+    uint64_t capacity
+    uint32_t count
+    uint32_t users
+
+
+cdef Ranges *ranges_share(Ranges *ranges) noexcept nogil
+cdef void ranges_release(Ranges *ranges) noexcept nogil
+cdef const Range *ranges_find(const Ranges *ranges, uint64_t address) noexcept nogil
+cdef int ranges_map(Ranges **ranges, const Range *added) noexcept nogil

@@ -1,0 +1,178 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The BPF object in the kernel: load it, reach its maps. With perf_events.py the only user of libbpf."""
+
+import errno
+import os
+from importlib import resources
+from types import TracebackType
+from typing import Self
+
+from pyprof._native._libbpf import ffi, lib
+from pyprof._native.trie import MappingTrie
+from pyprof.errors import HostError
+
+MAPPING_ENTRIES = 262_144
+KEY_SIZE = 16
+
+
+def error_text(code: int) -> str:
+    """What a negative errno means, in words."""
+    return os.strerror(-code) if code < 0 else os.strerror(code)
+
+
+def end_texts() -> list[str]:
+    """Why stacks end, by enum pyprof_end; the first one stands for complete stacks."""
+    return [ffi.string(lib.pyprof_end_text(i)).decode() for i in range(lib.PYPROF_END_COUNT)]
+
+
+def libbpf_version() -> str:
+    return str(ffi.string(lib.pyprof_libbpf_version()).decode())
+
+
+def probe_program() -> int:
+    """0 where a perf_event program can be loaded, else a negative errno."""
+    return int(lib.pyprof_probe_program())
+
+
+def probe_loop() -> bool:
+    """Whether perf_event programs can call bpf_loop()."""
+    return bool(lib.pyprof_probe_loop() == 1)
+
+
+def load_error(code: int, log: str) -> HostError:
+    """The sentence for a refused load."""
+    tail = " ".join(log.strip().splitlines()[-3:])
+    if code in (-errno.EPERM, -errno.EACCES):
+        return HostError(
+            "the kernel refuses BPF programs: run as root (or with CAP_BPF, CAP_PERFMON and CAP_SYS_PTRACE), "
+            "and not under kernel lockdown"
+        )
+    if code in (-errno.ENOSYS, -errno.ESRCH):
+        return HostError("the kernel has no BPF type information: it needs CONFIG_BPF_SYSCALL and CONFIG_DEBUG_INFO_BTF")
+    if code == -errno.ENOMEM:
+        return HostError("no memory for the BPF maps: free some, or raise the memory limit of the cgroup")
+    return HostError(f"the kernel refuses the sampler ({error_text(code)}); it needs Linux 5.15 or newer: {tail}")
+
+
+class BpfObject:
+    """The loaded programs and maps; all of it goes when the process ends, however it ends."""
+
+    def __init__(
+        self,
+        ring_bytes: int,
+        wakeup_bytes: int,
+        mapping_entries: int = MAPPING_ENTRIES,
+        plain_loop: bool = False,
+    ) -> None:
+        """Loads and verifies.
+
+        Args:
+            ring_bytes: size of the sample ring, a power of two of pages.
+            wakeup_bytes: unread bytes in it from which a reader is woken.
+            mapping_entries: prefixes that exec_mappings can hold.
+            plain_loop: do without bpf_loop() (Linux 5.17) even where it is.
+
+        Raises:
+            HostError: the kernel does not take it.
+        """
+        self._bpf = ffi.NULL
+        image = resources.files("pyprof.bpf").joinpath("sampler.bpf.o")
+        if not image.is_file():
+            raise HostError("sampler.bpf.o is missing from the installation: build it (`make build`) or reinstall")
+        data = image.read_bytes()
+        out = ffi.new("struct pyprof_bpf **")
+        code = lib.pyprof_bpf_load(
+            data, len(data), ring_bytes, wakeup_bytes, mapping_entries, plain_loop, out
+        )
+        if code:
+            raise load_error(code, ffi.string(lib.pyprof_bpf_log()).decode(errors="replace"))
+        self._bpf = out[0]
+        self.ring_bytes = ring_bytes
+        self.mapping_entries = mapping_entries
+        self.ring_fd = self._map("samples")
+        self.program_fd = int(lib.pyprof_bpf_program_fd(self._bpf, b"sample"))
+        self._counters_fd = self._map("counters")
+        self._mappings_fd = self._map("exec_mappings")
+
+    def _map(self, name: str) -> int:
+        fd = int(lib.pyprof_bpf_map_fd(self._bpf, name.encode()))
+        if fd < 0:
+            raise HostError(f"the BPF object has no map {name}: reinstall pyprof")
+        return fd
+
+    def close(self) -> None:
+        bpf, self._bpf = self._bpf, ffi.NULL
+        lib.pyprof_bpf_close(bpf)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def counters(self) -> dict[str, int]:
+        """The kernel side's counters, summed over all CPUs: taken, idle, ring buffer full."""
+        totals = ffi.new("uint64_t[]", lib.PYPROF_COUNTER_COUNT)
+        code = lib.pyprof_counters_read(self._counters_fd, totals)
+        if code:
+            raise HostError(f"cannot read the sampler's counters: {error_text(code)}")
+        return {
+            ffi.string(lib.pyprof_counter_text(i)).decode(): int(totals[i])
+            for i in range(lib.PYPROF_COUNTER_COUNT)
+        }
+
+    def write_mappings(self, trie: MappingTrie, now: int) -> list[int]:
+        """Writes what is pending in the trie to exec_mappings.
+
+        Returns:
+            Processes that did not fit: they are out of the kernel whole.
+
+        Raises:
+            HostError: the kernel refuses for another reason than want of room.
+        """
+        refused: list[int] = []
+        done = ffi.new("uint32_t *")
+        while True:
+            deletes, keys, values = trie.pending()
+            code = lib.pyprof_mappings_delete(
+                self._mappings_fd, ffi.from_buffer(deletes), len(deletes) // KEY_SIZE, done
+            )
+            if code:
+                raise HostError(f"cannot delete from exec_mappings: {error_text(code)}")
+            count = len(keys) // KEY_SIZE
+            code = lib.pyprof_mappings_update(
+                self._mappings_fd, ffi.from_buffer(keys), ffi.from_buffer(values), count, done
+            )
+            if code and code not in (-errno.ENOSPC, -errno.ENOMEM):
+                raise HostError(f"cannot write to exec_mappings: {error_text(code)}")
+            failed = trie.flushed(now, count if not code else int(done[0]))
+            if not failed:
+                return refused
+            refused += failed
+
+    def mapping_keys(self) -> list[tuple[int, int, int]]:
+        """What is in exec_mappings: (pid, prefix length in the address, address)."""
+        capacity = self.mapping_entries
+        keys = ffi.new("struct pyprof_mapping_key[]", capacity)
+        count = ffi.new("uint32_t *")
+        code = lib.pyprof_mappings_keys(self._mappings_fd, keys, capacity, count)
+        if code:
+            raise HostError(f"cannot list exec_mappings: {error_text(code)}")
+        found = []
+        for i in range(min(int(count[0]), capacity)):
+            pid = int.from_bytes(int(keys[i].pid).to_bytes(4, "little"), "big")
+            address = int.from_bytes(int(keys[i].address).to_bytes(8, "little"), "big")
+            found.append((pid, int(keys[i].prefix_len) - 32, address))
+        return found
+
+    def lookup_mapping(self, pid: int, address: int) -> int:
+        """The kernel's own look-up: number of the mapping, 0 where there is none."""
+        mapping = ffi.new("uint32_t *")
+        code = lib.pyprof_mappings_lookup(self._mappings_fd, pid, address, mapping)
+        if code == -errno.ENOENT:
+            return 0
+        if code:
+            raise HostError(f"cannot look up in exec_mappings: {error_text(code)}")
+        return int(mapping[0])

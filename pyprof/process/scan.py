@@ -1,0 +1,88 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Fills the process table from /proc: all at the start, single processes when events were missed."""
+
+import time
+from contextlib import suppress
+
+from pyprof._native.processes import ProcessTable
+from pyprof.elf.file import open_regular
+from pyprof.elf.identity import read_identity
+from pyprof.errors import ElfError, ProcError
+from pyprof.process.files import MappedFile, MappedFiles
+from pyprof.process.maps import Mapping, map_file, read_maps
+from pyprof.process.proc import list_pids, read_stat
+
+
+class Scanner:
+    """Reads processes into the table. One pass opens a file that many have mapped only once."""
+
+    def __init__(self, table: ProcessTable, files: MappedFiles) -> None:
+        self._table = table
+        self._files = files
+        self.unreadable = 0
+        """Processes whose maps had a form that we do not know."""
+
+    def scan_all(self) -> int:
+        """Reads every process there is, and ends those that are not there any more; how many there are."""
+        numbers: dict[tuple[int, int, int, bytes], int] = {}
+        before = set(self._table.pids())
+        pids = list_pids()
+        for pid in pids:
+            self._scan(pid, numbers)
+        now = time.monotonic_ns()
+        for pid in before.difference(pids):
+            self._table.ended(pid, now)
+        return len(pids)
+
+    def scan(self, pid: int) -> bool:
+        """Reads one process; False where it is gone."""
+        return self._scan(pid, {})
+
+    def _scan(self, pid: int, numbers: dict[tuple[int, int, int, bytes], int]) -> bool:
+        now = time.monotonic_ns()
+        mappings: list[Mapping] | None = None
+        stat = None
+        with suppress(ProcError):
+            stat = read_stat(pid)
+        if stat is not None and not stat.is_kernel_thread:
+            try:
+                mappings = read_maps(pid)
+            except ProcError:
+                self.unreadable += 1
+        if stat is None:
+            self._table.scanned(pid, 1, None, now)
+            return False
+        # A kernel thread, or a zombie: there is nothing mapped, and that is all there is to know.
+        ranges = [
+            (mapping.start, mapping.end - 1, mapping.offset, self._number(pid, mapping, numbers))
+            for mapping in mappings or []
+        ]
+        self._table.scanned(pid, stat.num_threads, ranges, now)
+        return True
+
+    def _number(
+        self, pid: int, mapping: Mapping, numbers: dict[tuple[int, int, int, bytes], int]
+    ) -> int:
+        key = (mapping.dev_major, mapping.dev_minor, mapping.inode, mapping.path)
+        number = numbers.get(key) if mapping.inode else None
+        if number is not None:
+            return number
+        start, last = mapping.start, mapping.end - 1
+        file = MappedFile(mapping.path, b"", mapping.inode, pid, start, last)
+        if mapping.inode:
+            # The build ID is what mmap records name the file by.
+            try:
+                file.fd = open_regular(map_file(pid, mapping.start, mapping.end))
+                file.identity = read_identity(file.fd)
+                file.build_id = bytes.fromhex(file.identity.build_id)[:20]
+            except ElfError as error:
+                file.problem = str(error)
+        number = self._table.executable(
+            file.build_id, mapping.dev_major, mapping.dev_minor, mapping.inode, mapping.path, pid, start, last
+        )
+        if number > 1 and number not in self._files:
+            self._files.add(number, file)
+        else:
+            file.close()
+        numbers[key] = number
+        return number

@@ -1,0 +1,106 @@
+# SPDX-License-Identifier: Apache-2.0
+"""From the counted numbers of an interval to a Profile with names."""
+
+import struct
+from array import array
+from collections import defaultdict
+from collections.abc import Sequence
+
+from pyprof.process.files import MappedFiles
+from pyprof.process.proc import escape
+from pyprof.profile.model import Frame, FrameKind, Process, Profile, Thread
+from pyprof.symbols.kernel import KernelSymbols
+from pyprof.symbols.native import NativeSymbols
+from pyprof.symbols.symbol import Symbol
+
+# Layouts of Aggregator.take().
+_FRAME = struct.Struct("=QII")
+_STACK = struct.Struct("=QII")
+_PROCESS = struct.Struct("=QII16s")
+_THREAD = struct.Struct("=II16s")
+_SAMPLE = struct.Struct("=QIIII")
+
+ANONYMOUS = 1
+"""Number of executable memory without a file in the process table."""
+
+
+def fill(profile: Profile, taken: dict[str, bytes], files: MappedFiles) -> str:
+    """Fills the tables of a profile from what an Aggregator counted.
+
+    Returns:
+        "" or one sentence: why kernel functions have no names.
+    """
+    rows = list(_FRAME.iter_unpack(taken["frames"]))
+    by_number: dict[int, list[int]] = defaultdict(list)
+    kernel: list[int] = []
+    for i, (_, number, kind) in enumerate(rows):
+        if kind == FrameKind.KERNEL:
+            kernel.append(i)
+        elif kind == FrameKind.NATIVE:
+            by_number[number].append(i)
+    frames: list[Frame] = [
+        Frame(FrameKind.UNKNOWN, -1, 0, "[anon]" if number == ANONYMOUS else "[unknown]", "")
+        for _, number, _ in rows
+    ]
+    for number in sorted(by_number):
+        _name_native(profile, files, number, by_number[number], rows, frames)
+    symbols = KernelSymbols.load()
+    addresses = [rows[i][0] for i in kernel]
+    for i, address, symbol in zip(kernel, addresses, symbols.resolve(addresses), strict=True):
+        frames[i] = _kernel_frame(address, symbol)
+    profile.frames = frames
+    _fill_stacks(profile, taken)
+    return symbols.problem if kernel else ""
+
+
+def _name_native(
+    profile: Profile,
+    files: MappedFiles,
+    number: int,
+    which: Sequence[int],
+    rows: Sequence[tuple[int, int, int]],
+    frames: list[Frame],
+) -> None:
+    file = files.get(number)
+    if file is None:
+        return
+    executable = len(profile.executables)
+    profile.executables.append(file.describe())
+    base = profile.executables[-1].path.rpartition("/")[2] or profile.executables[-1].path
+    addresses = [file.address_of(rows[i][0]) for i in which]
+    elf = files.elf(number)
+    symbols = NativeSymbols(elf).resolve(addresses) if elf is not None else [None] * len(addresses)
+    for i, address, symbol in zip(which, addresses, symbols, strict=True):
+        if symbol is None:
+            frames[i] = Frame(FrameKind.NATIVE, executable, address, f"{base}+{address:#x}", "")
+        else:
+            frames[i] = Frame(FrameKind.NATIVE, executable, address, symbol.name, symbol.system_name)
+
+
+def _kernel_frame(address: int, symbol: Symbol | None) -> Frame:
+    if symbol is None:
+        return Frame(FrameKind.KERNEL, -1, address, f"{address:#x}", "")
+    name = f"{symbol.name} [{symbol.module}]" if symbol.module else symbol.name
+    return Frame(FrameKind.KERNEL, -1, address, name, symbol.system_name)
+
+
+def _text(name: bytes) -> str:
+    return escape(name.split(b"\0", 1)[0])
+
+
+def _fill_stacks(profile: Profile, taken: dict[str, bytes]) -> None:
+    profile.stack_frames = array("I", taken["pool"])
+    # Stacks lie in the pool in the order of their numbers, without gaps.
+    profile.stack_starts = array("I", [start for start, _, _ in _STACK.iter_unpack(taken["stacks"])])
+    profile.stack_starts.append(len(profile.stack_frames))
+    profile.processes = [
+        Process(pid, _text(name), start) for start, _, pid, name in _PROCESS.iter_unpack(taken["processes"])
+    ] or [Process(0, "", 0)]
+    profile.threads = [
+        Thread(tid, _text(name)) for _, tid, name in _THREAD.iter_unpack(taken["threads"])
+    ] or [Thread(0, "")]
+    samples = list(_SAMPLE.iter_unpack(taken["samples"]))
+    profile.sample_count = array("Q", [row[0] for row in samples])
+    profile.sample_process = array("I", [row[1] for row in samples])
+    profile.sample_thread = array("I", [row[2] for row in samples])
+    profile.sample_stack = array("I", [row[3] for row in samples])

@@ -1,0 +1,302 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A profiling session: events and programs in the kernel, and the loop that keeps up with them.
+
+Python's share of the work is per process, per file and per interval; samples stay in native code.
+"""
+
+import os
+import select
+import signal
+import time
+from collections.abc import Callable, Iterable
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import Self
+
+from pyprof._native.aggregate import Aggregator
+from pyprof._native.drain import SampleReader
+from pyprof._native.processes import ProcessTable
+from pyprof._native.sideband import SidebandReader
+from pyprof._native.trie import MappingTrie
+from pyprof.bpf.library import MAPPING_ENTRIES, BpfObject, end_texts
+from pyprof.bpf.perf_events import ProcessEvents, Sampling, online_cpus, raise_open_files
+from pyprof.errors import TargetError
+from pyprof.process.files import MappedFile, MappedFiles
+from pyprof.process.scan import Scanner
+from pyprof.profile.builder import fill
+from pyprof.profile.model import Accounting, By, Profile
+
+SECOND = 1_000_000_000
+POLL_SECONDS = 0.25
+GRACE = SECOND
+"""How long what ended is kept for samples on their way: a BPF program runs for microseconds, and its sample
+is in the ring when it ends."""
+
+RETRY_FULL = 10 * SECOND
+"""How long a process that did not fit into exec_mappings is resolved in user space only."""
+
+SAMPLE_BYTES = 1024
+"""What a sample of usual depth takes in the ring."""
+
+
+@dataclass(slots=True)
+class Options:
+    """What to profile. hz: samples a second on each CPU, 1 to 10,000; event: "cpu-clock" or "cycles"; pids:
+    only these and their descendants, all when empty; mapping_entries, plain_loop: see BpfObject."""
+
+    hz: int = 99
+    event: str = "cpu-clock"
+    by: By = By.PROCESS
+    pids: list[int] = field(default_factory=list)
+    mapping_entries: int = MAPPING_ENTRIES
+    plain_loop: bool = False
+
+
+def ring_bytes(hz: int, cpus: int) -> int:
+    """Size of the sample ring: two seconds of usual samples, from 256 KiB to 64 MiB."""
+    wanted = min(max(2 * hz * cpus * SAMPLE_BYTES, 256 * 1024), 64 * 1024 * 1024)
+    return 1 << (wanted - 1).bit_length()
+
+
+class Session:
+    """One recording. Use as a context manager: start(), poll() until done, stop(), take()."""
+
+    def __init__(self, options: Options) -> None:
+        self.options = options
+        self.trie = MappingTrie()
+        self.table = ProcessTable(self.trie)
+        self.sideband = SidebandReader(self.table)
+        self.aggregator = Aggregator()
+        self.files = MappedFiles()
+        self.scanner = Scanner(self.table, self.files)
+        self.full = 0
+        """Times that a process did not fit into exec_mappings."""
+        self.kernel_names_problem = ""
+        self.started = 0  # CLOCK_MONOTONIC, ns
+        self.started_wall = 0
+        self.stopped = 0
+        self._stack = ExitStack()
+        self._poller = select.epoll()
+        self._stack.callback(self._poller.close)
+        self._on_ready: dict[int, Callable[[], None]] = {}
+        self._lost_seen = 0
+        self._next_second = 0
+        self._bpf: BpfObject | None = None
+        self._reader: SampleReader | None = None
+        self._sampling: Sampling | None = None
+        self._events: ProcessEvents | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Takes everything out of the kernel; closed twice is closed."""
+        self._stack.close()
+
+    @property
+    def bpf(self) -> BpfObject:
+        if self._bpf is None:
+            raise RuntimeError("the session has not started")
+        return self._bpf
+
+    @property
+    def reader(self) -> SampleReader:
+        if self._reader is None:
+            raise RuntimeError("the session has not started")
+        return self._reader
+
+    def prepare(self) -> None:
+        """Loads the programs and learns of all processes; sampling does not run yet.
+
+        Raises:
+            HostError: this host cannot profile.
+            TargetError: a process that was named is not there.
+        """
+        cpus = online_cpus()
+        raise_open_files(2 * len(cpus) + 1024)
+        size = ring_bytes(self.options.hz, len(cpus))
+        # Events first: what happens while /proc is read comes after it, in the order of time.
+        self._events = ProcessEvents(self.sideband)
+        self._stack.callback(self._events.close)
+        self._events.update()
+        self._bpf = self._stack.enter_context(
+            BpfObject(size, size // 4, self.options.mapping_entries, self.options.plain_loop)
+        )
+        self._reader = SampleReader(
+            self._bpf.ring_fd, size, self.table, self.sideband, self.aggregator, self.options.by.value
+        )
+        self._stack.callback(self.files.close)
+        self.scanner.scan_all()
+        self._take_new_files()
+        if self.options.pids:
+            self.table.set_only_targets()
+            for pid in self.options.pids:
+                if not self.table.set_target(pid):
+                    raise TargetError(f"there is no process {pid}")
+        self._poller.register(self._bpf.ring_fd, select.EPOLLIN)
+        for fd in self._events:
+            self._poller.register(fd, select.EPOLLIN)
+
+    def start(self) -> None:
+        """Begins to sample.
+
+        Raises:
+            HostError: the kernel refuses the event.
+        """
+        self._sampling = Sampling(self.options.hz, self.options.event, self.bpf.program_fd)
+        self._stack.callback(self._sampling.close)
+        self.started = time.monotonic_ns()
+        self.started_wall = time.time_ns()
+        self._sampling.update()
+        self._next_second = self.started + SECOND
+
+    def watch(self, fd: int, action: Callable[[], None]) -> None:
+        """Calls an action from poll() whenever a descriptor is readable; unwatch() ends that."""
+        self._on_ready[fd] = action
+        self._poller.register(fd, select.EPOLLIN)
+
+    def unwatch(self, fd: int) -> None:
+        del self._on_ready[fd]
+        self._poller.unregister(fd)
+
+    def poll(self, seconds: float = POLL_SECONDS) -> None:
+        """Waits for work, at most so long, and does it."""
+        for fd, _ in self._poller.poll(max(seconds, 0)):
+            action = self._on_ready.get(fd)
+            if action is not None:
+                action()
+        self.drain()
+
+    def drain(self) -> None:
+        """Reads what the kernel has for us and acts on it."""
+        self.reader.run()
+        self._take_new_files()
+        unknown = self.table.unknown()
+        if unknown:
+            for pid in unknown:
+                self.scanner.scan(pid)
+            self._take_new_files()
+            self.reader.replay()
+        now = time.monotonic_ns()
+        if self.table.publish():
+            self._write(now)
+        if now >= self._next_second:
+            self._next_second = now + SECOND
+            self._each_second(now)
+
+    def _take_new_files(self) -> None:
+        for number, build_id, inode, path, pid, start, last in self.table.new_executables():
+            if number not in self.files:
+                self.files.add(number, MappedFile(path, build_id, inode, pid, start, last))
+
+    def _write(self, now: int) -> None:
+        for pid in self.bpf.write_mappings(self.trie, now):
+            self.full += 1
+            self.table.unpublish(pid, now + RETRY_FULL)
+
+    def _each_second(self, now: int) -> None:
+        self.trie.reclaim(now - GRACE)
+        self.table.forget_exited(now - GRACE)
+        for pid in self.table.leaders():
+            # Threads may have gone on without their leader; who is in /proc is right.
+            if os.path.exists(f"/proc/{pid}"):
+                self.table.watch_leader(pid)
+            else:
+                self.table.ended(pid, now)
+        lost = self.table.counts()["lost_events"]
+        if lost != self._lost_seen:
+            self._lost_seen = lost
+            self.scanner.scan_all()
+            self._take_new_files()
+        if self._sampling is not None and self._events is not None:
+            for cpu in self._events.update():
+                self._poller.register(self._events.fds[cpu], select.EPOLLIN)
+            self._sampling.update()
+
+    def stop(self) -> None:
+        """Ends sampling and reads what is left."""
+        if self._sampling is not None:
+            self._sampling.enable(False)
+            self._sampling.close()
+        self.stopped = time.monotonic_ns()
+        self.drain()
+
+    def accounting(self) -> Accounting:
+        """Where the samples of the session went, so far."""
+        kernel = self.bpf.counters()
+        counts = self.reader.counts()
+        lost = {
+            "ring buffer full": kernel["ring buffer full"],
+            "out of memory": counts["no_memory"],
+            "malformed record": counts["malformed"],
+        }
+        complete, *ends = self.reader.ends()
+        texts = end_texts()[1:]
+        return Accounting(
+            taken=kernel["taken"] - counts["filtered"],
+            reported=counts["reported"],
+            lost={reason: count for reason, count in lost.items() if count},
+            incomplete={text: count for text, count in zip(texts, ends, strict=True) if count},
+        )
+
+    def take(self) -> Profile:
+        """The profile of what was sampled, named."""
+        profile = Profile(
+            started_at=self.started_wall,
+            duration=max((self.stopped or time.monotonic_ns()) - self.started, 1),
+            hz=self.options.hz,
+            event=self.options.event,
+            by=self.options.by,
+            accounting=self.accounting(),
+        )
+        self.kernel_names_problem = fill(profile, self.aggregator.take(), self.files)
+        return profile
+
+    def state(self) -> dict[str, object]:
+        """What is held where: the answer to `pyprof inspect maps`."""
+        owned = {(pid, *key) for pid in self.trie.pids() for key in self.trie.keys(pid)}
+        present = set(self.bpf.mapping_keys())
+        counts = self.table.counts()
+        return {
+            "kernel": {
+                "exec_mappings": {
+                    "entries": len(present),
+                    "capacity": self.bpf.mapping_entries,
+                    "bytes": len(present) * 112,
+                },
+            },
+            "processes": counts["processes"],
+            "mappings": counts["mappings"],
+            "published": self.trie.counts(),
+            "executables": counts["executables"],
+            "orphans": len(present - owned),
+        }
+
+
+def on_signals(session: Session, signals: Iterable[int], action: Callable[[int], None]) -> Callable[[], None]:
+    """Has signals wake the session's poll() and call an action there; returns what restores the old state."""
+    reader, writer = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+    old = {number: signal.signal(number, lambda *_: None) for number in signals}
+    old_fd = signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
+
+    def readable() -> None:
+        for number in os.read(reader, 64):
+            if number in old:
+                action(number)
+
+    def restore() -> None:
+        session.unwatch(reader)
+        signal.set_wakeup_fd(old_fd)
+        for number, handler in old.items():
+            signal.signal(number, handler)
+        os.close(reader)
+        os.close(writer)
+
+    session.watch(reader, readable)
+    return restore
