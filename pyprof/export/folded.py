@@ -27,7 +27,7 @@ def write(profile: Profile, out: BinaryIO) -> None:
 def _lines(profile: Profile) -> Counter[str]:
     shown = distinct(_names(profile), _element)
     frames = [
-        shown[frame.name] + (KERNEL_MARK if frame.kind == FrameKind.KERNEL else "")
+        shown[frame.name or UNKNOWN] + (KERNEL_MARK if frame.kind == FrameKind.KERNEL else "")
         for frame in profile.frames
     ]
     stacks: dict[int, str] = {}
@@ -37,7 +37,7 @@ def _lines(profile: Profile) -> Counter[str]:
         if stack is None:
             stack = ";".join([frames[frame] for frame in reversed(profile.stack(sample.stack))])
             stacks[sample.stack] = stack
-        elements = [shown[name] for name in profile.lead(sample)]
+        elements = [shown[name or UNKNOWN] for name in profile.lead(sample)]
         if stack:
             elements.append(stack)
         lines[";".join(elements) or UNKNOWN] += sample.count
@@ -47,9 +47,9 @@ def _lines(profile: Profile) -> Counter[str]:
 def _names(profile: Profile) -> Iterator[str]:
     for table in (profile.processes, profile.threads, profile.frames):
         for row in table:
-            yield row.name
+            yield row.name or UNKNOWN
 
 
 def _element(name: str) -> str:
-    """A name as part of a line: no separator, on one line, not empty."""
-    return printable(name).replace(";", ":") or UNKNOWN
+    """A name as part of a line: no separator, and on one line."""
+    return printable(name).replace(";", ":")

@@ -78,7 +78,7 @@ def test_stack_without_frames_is_unknown_without_processes() -> None:
 
 
 def test_empty_name_is_unknown() -> None:
-    assert lines(one_stack("", ["main"])) == ["[unknown];main 1"]
+    assert lines(one_stack("", ["main", "", "[unknown]"])) == ["[unknown];main;[unknown];[unknown] 1"]
 
 
 @pytest.mark.parametrize(
