@@ -87,7 +87,7 @@ class Sample(NamedTuple):
     process: int
     thread: int
     stack: int
-    count: int
+    count: int  # type: ignore[assignment]  # tuple.count is of no use here
 
 
 @dataclass(slots=True)

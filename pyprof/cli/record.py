@@ -1,0 +1,257 @@
+# SPDX-License-Identifier: Apache-2.0
+"""pyprof record: sample, name, write."""
+
+import argparse
+import json
+import os
+import signal
+import sys
+import time
+from contextlib import ExitStack
+
+from pyprof.control import ControlSocket
+from pyprof.errors import TargetError
+from pyprof.export.formats import FORMATS, STDOUT, format_for, write_file
+from pyprof.launch import Launched
+from pyprof.profile.model import By, Profile
+from pyprof.session import POLL_SECONDS, Options, Session, on_signals
+
+DESCRIPTION = """\
+Samples what runs on every CPU, kernel and user, and writes a profile. Without -d and COMMAND it goes on until
+Ctrl-C, which ends a recording early and still writes it.
+"""
+
+EPILOG = """\
+formats, by the ending of FILE: {formats}; `-` is standard output.
+
+A folded line is `process;root frame;...;leaf frame COUNT`; kernel frames end in _[k].
+With --json, or -o -, COMMAND's standard output goes to standard error.
+"""
+
+
+def rate(text: str) -> int:
+    hz = int(text)
+    if not 1 <= hz <= 10_000:
+        raise argparse.ArgumentTypeError(f"{hz} is not between 1 and 10000")
+    return hz
+
+
+def seconds(text: str) -> float:
+    value = float(text)
+    if not 0 < value < 10**7:
+        raise argparse.ArgumentTypeError(f"{text} is not a time")
+    return value
+
+
+def process_id(text: str) -> int:
+    pid = int(text)
+    if not 0 < pid < 2**22:
+        raise argparse.ArgumentTypeError(f"{text} is not a process ID")
+    return pid
+
+
+class Verb:
+    """record"""
+
+    def prepare_parser(self, parser: argparse.ArgumentParser) -> None:
+        parser.description = DESCRIPTION
+        parser.epilog = EPILOG.format(formats=", ".join(f"{form.suffix} {form.title}" for form in FORMATS))
+        parser.usage = "pyprof record [options] [-- COMMAND ...]"
+        parser.add_argument("-d", "--duration", type=seconds, metavar="SECONDS", help="how long to sample")
+        parser.add_argument(
+            "-F", "--frequency", type=rate, default=99, metavar="HZ",
+            help="samples a second on each CPU, 1 to 10000 (default 99)",
+        )  # fmt: skip
+        parser.add_argument(
+            "-p", "--pid", type=process_id, action="append", default=[], metavar="PID",
+            help="only this process and its descendants; may be repeated",
+        )  # fmt: skip
+        parser.add_argument(
+            "-o", "--output", default="flamegraph.html", metavar="FILE",
+            help="where to write the profile (default flamegraph.html)",
+        )  # fmt: skip
+        parser.add_argument(
+            "--format", metavar="F", choices=[form.name for form in FORMATS],
+            help="format, where FILE does not tell: " + ", ".join(form.name for form in FORMATS),
+        )  # fmt: skip
+        parser.add_argument(
+            "--by", type=By, choices=list(By), default=By.PROCESS,
+            help="what stacks are kept apart by (default process)",
+        )  # fmt: skip
+        parser.add_argument(
+            "-e", "--event", choices=["cpu-clock", "cycles"], default="cpu-clock",
+            help="what drives the sampling; cycles needs a hardware counter (default cpu-clock)",
+        )  # fmt: skip
+        parser.add_argument("--top", type=int, default=0, metavar="N", help="also print the N hottest functions")
+        parser.add_argument("--json", action="store_true", help="print a summary as one JSON object")
+        parser.add_argument("command", nargs="*", metavar="COMMAND", help=argparse.SUPPRESS)
+        self._parser = parser
+
+    def run(self, args: argparse.Namespace) -> int:
+        form = format_for(args.output, args.format)
+        if args.json and args.output == STDOUT:
+            self._parser.error("--json and -o - both want standard output")
+        if args.command and args.pid:
+            self._parser.error("name processes with -p or give a COMMAND, not both")
+        recording = Recording(args)
+        status = recording.run()
+        write_file(recording.profile, args.output, form)
+        recording.summarise()
+        return status
+
+
+class Recording:
+    """One recording, from the first event to the summary."""
+
+    profile: Profile
+
+    def __init__(self, args: argparse.Namespace) -> None:
+        self._args = args
+        self._ending = False
+        self._interrupts = 0
+        self._command: Launched | None = None
+        self._cpu_sampling = 0.0
+        self._names_problem = ""
+        self._progress = Progress(args.duration, enabled=sys.stderr.isatty())
+
+    def run(self) -> int:
+        """Records; COMMAND's exit status, 0 without one.
+
+        Raises:
+            HostError: this host cannot profile.
+            TargetError: the process or command is not there.
+        """
+        args = self._args
+        options = Options(hz=args.frequency, event=args.event, by=args.by, pids=args.pid)
+        with ExitStack() as stack:
+            if args.command:
+                redirected = 2 if args.json or args.output == STDOUT else None
+                self._command = Launched(args.command, redirected)
+                stack.callback(self._command.close)
+            session = stack.enter_context(Session(options))
+            session.prepare()
+            stack.callback(on_signals(session, (signal.SIGINT, signal.SIGTERM), self._interrupt))
+            control = ControlSocket(session.state)
+            stack.callback(control.close)
+            if control.fd >= 0:
+                session.watch(control.fd, control.serve)
+            self._sample(session)
+            self.profile = session.take()
+            self._names_problem = session.kernel_names_problem
+        return self._command.wait() if self._command else 0
+
+    def _sample(self, session: Session) -> None:
+        command = self._command
+        if command:
+            session.table.set_only_targets()
+            if not session.table.set_target(command.pid, on_exec=True):
+                raise TargetError("the command is gone before it began")
+            session.watch(command.fd, self._end)
+        session.start()
+        before = time.process_time()
+        if command:
+            command.release()
+        deadline = time.monotonic() + self._args.duration if self._args.duration else None
+        while not self._ending:
+            left = deadline - time.monotonic() if deadline else POLL_SECONDS
+            if left <= 0:
+                break
+            session.poll(min(left, POLL_SECONDS))
+            self._progress.show(session)
+        session.stop()
+        self._cpu_sampling = time.process_time() - before
+        self._progress.clear()
+        if command and not self._ending:
+            session.unwatch(command.fd)
+
+    def _end(self) -> None:
+        self._ending = True
+
+    def _interrupt(self, number: int) -> None:
+        """A first Ctrl-C ends a recording, or goes to the command, whose end ends the recording; a second
+        one ends both."""
+        self._interrupts += 1
+        if self._command is None:
+            self._ending = True
+        elif self._interrupts == 1:
+            self._command.signal(number)
+        else:
+            self._command.signal(signal.SIGKILL)
+
+    def summarise(self) -> None:
+        """Says on standard error, or as JSON on standard output, what was recorded and what it cost."""
+        args, profile = self._args, self.profile
+        counts = profile.accounting
+        duration = profile.duration / 1e9
+        if args.top > 0:
+            from pyprof.profile.hottest import hottest, render
+
+            rows = hottest(profile, args.top)
+            table = render(rows, counts.reported)
+            print(table, end="", file=sys.stderr if args.json or args.output == STDOUT else sys.stdout, flush=True)
+        cpu = time.process_time()
+        if args.json:
+            report = {
+                "samples": {"taken": counts.taken, "reported": counts.reported, "lost": counts.lost},
+                "incomplete": counts.incomplete,
+                "seconds": round(duration, 3),
+                "hz": profile.hz,
+                "cpu_seconds": round(cpu, 3),
+                "cpu_seconds_sampling": round(self._cpu_sampling, 3),
+                "output": args.output,
+            }
+            print(json.dumps(report), flush=True)
+            return
+        lost = sum(counts.lost.values())
+        incomplete = sum(counts.incomplete.values())
+        say(f"{counts.taken} samples taken in {duration:.1f} s, {counts.reported} reported, {lost} lost{reasons(counts.lost)}")
+        if incomplete:
+            share = incomplete / max(counts.reported, 1)
+            say(f"{share:.1%} of the stacks do not reach their thread's start{reasons(counts.incomplete)}")
+        say(
+            f"pyprof's own CPU: {self._cpu_sampling:.2f} s while sampling "
+            f"({self._cpu_sampling / duration:.1%} of one core), {cpu:.2f} s in all"
+        )
+        if self._names_problem:
+            say(self._names_problem)
+        if args.output != STDOUT:
+            say(f"wrote {args.output}")
+
+
+def say(text: str) -> None:
+    print(text, file=sys.stderr)
+
+
+def reasons(counts: dict[str, int]) -> str:
+    """Counts by reason, in brackets, most first."""
+    if not counts:
+        return ""
+    parts = sorted(counts.items(), key=lambda item: -item[1])
+    return " (" + ", ".join(f"{reason}: {count}" for reason, count in parts) + ")"
+
+
+class Progress:
+    """The line on a terminal that says how far a recording is."""
+
+    def __init__(self, duration: float | None, *, enabled: bool) -> None:
+        self._duration = duration
+        self._enabled = enabled
+        self._begun = 0.0
+
+    def show(self, session: Session) -> None:
+        if not self._enabled:
+            return
+        now = time.monotonic()
+        self._begun = self._begun or now
+        passed = now - self._begun
+        counts = session.accounting()
+        total = f"/{self._duration:g}" if self._duration else ""
+        line = f"{passed:.1f}{total} s  {counts.reported} samples  {sum(counts.lost.values())} lost  (Ctrl-C ends)"
+        width = os.get_terminal_size(2).columns if os.isatty(2) else 80
+        sys.stderr.write("\r" + line[: max(width - 1, 10)] + "\x1b[K")
+        sys.stderr.flush()
+
+    def clear(self) -> None:
+        if self._enabled:
+            sys.stderr.write("\r\x1b[K")
+            sys.stderr.flush()
