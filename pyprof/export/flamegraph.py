@@ -23,6 +23,7 @@ from itertools import repeat
 from typing import Any, BinaryIO, NamedTuple
 
 from pyprof.errors import OutputError
+from pyprof.export.names import UNKNOWN
 from pyprof.profile.model import By, FrameKind, Profile
 
 TEMPLATE = "flamegraph_template.html"
@@ -58,18 +59,20 @@ class _Functions:
         paths = [executable.path for executable in profile.executables]
         frames = [
             _Function(
-                frame.name, _kind_name(frame.kind), paths[frame.executable] if frame.executable >= 0 else ""
+                frame.name or UNKNOWN,
+                _kind_name(frame.kind),
+                paths[frame.executable] if frame.executable >= 0 else "",
             )
             for frame in profile.frames
         ]
         leads: list[list[_Function]] = []
         self.ids: defaultdict[_Function, set[int]] = defaultdict(set)
         if profile.by is not By.NONE:
-            leads.append([_Function(process.name, "process", "") for process in profile.processes])
+            leads.append([_Function(process.name or UNKNOWN, "process", "") for process in profile.processes])
             for function, process in zip(leads[-1], profile.processes, strict=True):
                 self.ids[function].add(process.pid)
         if profile.by is By.THREAD:
-            leads.append([_Function(thread.name, "thread", "") for thread in profile.threads])
+            leads.append([_Function(thread.name or UNKNOWN, "thread", "") for thread in profile.threads])
             for function, thread in zip(leads[-1], profile.threads, strict=True):
                 self.ids[function].add(thread.tid)
 

@@ -4,7 +4,7 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from selenium.webdriver import ActionChains, Chrome
 from selenium.webdriver.common.by import By as Find
@@ -16,6 +16,8 @@ from pyprof.profile.model import Accounting, By, Executable, Frame, FrameKind, P
 from tests.support import browser
 
 NATIVE, KERNEL, UNKNOWN = FrameKind.NATIVE, FrameKind.KERNEL, FrameKind.UNKNOWN
+# Whatever else there is belongs to an interpreter.
+INTERPRETER = cast(FrameKind, 99)
 
 
 def profile_of(
@@ -165,7 +167,7 @@ class Page:
 
 @contextmanager
 def watched_page(driver: Chrome, folder: Path) -> Iterator[Page]:
-    """The page in a window of known size and light colours; it must leave nothing in the browser's console."""
+    """The page in a window of known size, in light colours; it must leave nothing in the console."""
     browser.use_colour_scheme(driver, "light")
     driver.set_window_size(1400, 900)
     browser.network_events(driver)

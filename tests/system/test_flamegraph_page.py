@@ -9,9 +9,10 @@ from selenium.webdriver import ActionChains, Chrome, Keys
 from selenium.webdriver.common.by import By as Find
 from selenium.webdriver.support.ui import WebDriverWait
 
-from pyprof.profile.model import By, FrameKind, Profile
+from pyprof.profile.model import By, Profile
 from tests.support import browser
 from tests.support.flamegraph_page import (
+    INTERPRETER,
     KERNEL,
     NATIVE,
     UNKNOWN,
@@ -85,6 +86,26 @@ def test_flip_puts_the_root_at_the_bottom(small: Page) -> None:
     assert small.frame("all")["y"] > small.frame("app")["y"] > small.frame("main")["y"]
 
 
+def test_flipped_root_stays_in_view_when_zooming(page: Page) -> None:
+    page.open(profile_of([(NATIVE, 0, "f"), (NATIVE, 0, "g")], [(0, [0] * 90, 1), (0, [1] * 60, 1)], ["app"]))
+
+    def in_view() -> bool:
+        return bool(
+            page.driver.execute_script(
+                "const pane = document.getElementById('pane').getBoundingClientRect();"
+                "const root = arguments[0].getBoundingClientRect();"
+                "return root.top >= pane.top && root.bottom <= pane.bottom;",
+                page.group("all"),
+            )
+        )
+
+    page.element("#flip").click()
+    assert in_view()
+    page.click("g")
+    assert page.path_names()[:3] == ["all", "app", "g"]
+    assert in_view()
+
+
 def test_header_states_the_recording_and_each_sample(small: Page) -> None:
     facts = {
         name: small.text(f"#fact-{name} dd") for name in ("started", "duration", "rate", "taken", "reported")
@@ -108,12 +129,12 @@ def test_legend_names_the_kinds_that_occur(small: Page) -> None:
 def test_kinds_have_distinct_colours(page: Page) -> None:
     page.open(
         profile_of(
-            [(NATIVE, 0, "a"), (KERNEL, -1, "b"), (UNKNOWN, -1, "c")],
-            [(0, [0], 1), (0, [1], 1), (0, [2], 1)],
+            [(NATIVE, 0, "a"), (KERNEL, -1, "b"), (UNKNOWN, -1, "c"), (INTERPRETER, -1, "d")],
+            [(0, [index], 1) for index in range(4)],
             ["app"],
         )
     )
-    assert len({page.frame(name)["fill"] for name in ("app", "a", "b", "c")}) == 4
+    assert len({page.frame(name)["fill"] for name in ("app", "a", "b", "c", "d")}) == 5
 
 
 @pytest.mark.parametrize(
@@ -293,10 +314,10 @@ def test_nothing_overflows_the_window(small: Page, width: int) -> None:
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("search", ["", "/./"])
 def test_labels_have_contrast_in_every_colour(page: Page, scheme: str, search: str) -> None:
-    kinds = [(NATIVE, 0), (KERNEL, -1), (UNKNOWN, -1)]
-    frames = [(kind, executable, f"f{index}") for kind, executable in kinds for index in range(30)]
+    kinds = [(NATIVE, 0), (KERNEL, -1), (UNKNOWN, -1), (INTERPRETER, -1)]
+    frames = [(kind, executable, f"f{index}") for kind, executable in kinds for index in range(12)]
     browser.use_colour_scheme(page.driver, scheme)
-    page.open(profile_of(frames, [(0, [i], 1) for i in range(90)], ["app"], by=By.THREAD))
+    page.open(profile_of(frames, [(0, [i], 1) for i in range(48)], ["app"], by=By.THREAD))
     if search:
         page.search(search)
     colours = {(frame["fill"], frame["ink"]) for frame in page.frames()}

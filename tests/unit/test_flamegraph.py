@@ -4,7 +4,7 @@
 import io
 import json
 from html.parser import HTMLParser
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -23,7 +23,6 @@ HOSTILE = [
     "nul \x00 and escape \x1b[31m",
     "lone \ud800 surrogate",
     "@PROFILE@",
-    "",
 ]
 
 
@@ -209,6 +208,16 @@ def test_sample_without_frames_counts_for_its_process() -> None:
 def test_unknown_frames_have_their_own_kind() -> None:
     profile = make_profile([Frame(FrameKind.UNKNOWN, -1, 0x7F00, "[unknown]", "")], [(0, 0, [0], 1)])
     assert tree_of(profile)[2] == (2, "[unknown]", "unknown", "", 1)
+
+
+def test_frames_of_further_kinds_are_an_interpreters() -> None:
+    profile = make_profile([Frame(cast(FrameKind, 99), -1, 0, "handler", "")], [(0, 0, [0], 1)])
+    assert tree_of(profile)[2] == (2, "handler", "interpreter", "", 1)
+
+
+def test_empty_names_are_unknown() -> None:
+    profile = make_profile([native("")], [(0, 0, [0], 1)], processes=[Process(1, "", 1)])
+    assert [name for _, name, _, _, _ in tree_of(profile)] == ["all", "[unknown]", "[unknown]"]
 
 
 def test_stack_far_deeper_than_the_recursion_limit_is_kept_whole() -> None:

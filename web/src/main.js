@@ -26,6 +26,7 @@ const pane = byId("pane");
 
 let chosen = null; // the function chosen in the table, which the search then means exactly
 let matches = null;
+let belowPane = 0; // px of the drawing that are scrolled out of view at the bottom
 
 function setTheme(theme) {
   document.documentElement.dataset.theme = theme;
@@ -54,6 +55,7 @@ table.show(window.innerWidth >= TABLE_FROM_WIDTH && profile.total[0] > 0);
 const chart = new Chart(byId("chart"), profile, palette, {
   onHover: (node, event) => details.show(node, event),
   onZoom: (node) => {
+    if (chart.flipped) scrollToBottom(belowPane);
     showPath(node);
     refresh();
   },
@@ -84,7 +86,7 @@ function refresh() {
   const { drawn, all } = chart.drawn();
   byId("drawn").textContent =
     drawn === all
-      ? `${count(all)} frames`
+      ? count(all) + (all === 1 ? " frame" : " frames")
       : `${count(drawn)} of ${count(all)} frames drawn, the others are narrower than ${MIN_WIDTH} px: zoom in`;
   const whole = profile.total[chart.focus];
   if (matches) {
@@ -132,10 +134,16 @@ function reset() {
   if (chart.focus !== 0) chart.zoom(0);
 }
 
+/** Scroll so that the root's end of a flipped drawing is as far from the pane's bottom as stated. */
+function scrollToBottom(below) {
+  pane.scrollTop = pane.scrollHeight - pane.clientHeight - below;
+}
+
 function flip() {
   chart.flip();
   byId("flip").setAttribute("aria-pressed", String(chart.flipped));
-  pane.scrollTop = chart.flipped ? pane.scrollHeight : 0;
+  if (chart.flipped) scrollToBottom(0);
+  else pane.scrollTop = 0;
 }
 
 function toggleTable() {
@@ -158,7 +166,10 @@ byId("top").addEventListener("click", toggleTable);
 byId("theme").addEventListener("click", toggleTheme);
 byId("help").addEventListener("click", () => byId("about").showModal());
 byId("chart").addEventListener("mousemove", (event) => details.move(event));
-pane.addEventListener("scroll", () => details.show(null));
+pane.addEventListener("scroll", () => {
+  belowPane = pane.scrollHeight - pane.clientHeight - pane.scrollTop;
+  details.show(null);
+});
 
 const KEYS = {
   "/": () => search.focus(),

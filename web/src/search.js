@@ -11,7 +11,7 @@ export function matchNames(functions, text) {
   const expression = /^\/(.+)\/$/.exec(text);
   if (expression) {
     try {
-      const regexp = new RegExp(expression[1], "iu");
+      const regexp = new RegExp(expression[1], "i");
       test = (name) => regexp.test(name);
     } catch {
       return { error: "not a regular expression" };
