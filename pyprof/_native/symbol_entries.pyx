@@ -230,7 +230,7 @@ cdef bint layout_init(Layout *layout, const Entries *entries) noexcept nogil:
         layout_close(layout, items, open_, &depth, value)
         if items[end_of_run - 1].rank & RANK_SIZED:
             while i < end_of_run:
-                if items[i].end > value and items[i].name != BOUNDARY:
+                if items[i].rank & RANK_SIZED and items[i].end > value:
                     open_[depth] = <uint32_t>i
                     depth += 1
                 i += 1

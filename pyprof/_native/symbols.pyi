@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 from collections.abc import Iterable, Sequence
-from typing import final
+from typing import Self, final
 
 from typing_extensions import Buffer
 
@@ -8,13 +8,13 @@ from typing_extensions import Buffer
 class SymbolTable:
     counts: list[int]
     hidden: bool
-    def __init__(
-        self,
+    def __new__(
+        cls,
         tables: Sequence[tuple[Buffer, Buffer]] = ...,
         ranges: Iterable[tuple[int, int]] = ...,
         function_starts: Buffer | None = ...,
         function_base: int = ...,
-    ) -> None: ...
+    ) -> Self: ...
     @staticmethod
     def from_kallsyms(chunks: Iterable[Buffer]) -> SymbolTable: ...
     def resolve(self, addresses: Buffer) -> list[tuple[bytes, int, bool, int] | None]: ...

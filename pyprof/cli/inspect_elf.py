@@ -66,7 +66,7 @@ def _as_text(name: str, identity: Identity, symbols: NativeSymbols) -> str:
         f"  Go build ID   {identity.go_build_id or 'none'}",
         f"  htlhash       {identity.htlhash}  (head, tail and length of the file)",
         "",
-        "Segments (an address in a profile is: file offset - OFFSET + VADDR of the one with x that holds it):",
+        "Segments (an address in a profile is file offset - OFFSET + VADDR of the x one that holds it):",
         f"  {'OFFSET':>12} {'FILE SIZE':>12} {'VADDR':>18} {'MEM SIZE':>12}  FLAGS",
     ]
     for segment in identity.segments:

@@ -12,6 +12,9 @@ characters.
 # The prefixes that the two ABIs reserve; everything else is a C name and costs no call.
 _MANGLED = re.compile(r"_{1,2}Z|_R\d*[BCIMNXY]")
 
+# The library's form of thunks of virtual functions, in braces, which hides the function's name.
+_THUNK = re.compile(r"\{virtual override thunk\(\{(?:(virtual) )?offset\([^)]*\)\}, (.*)\)\}")
+
 
 @lru_cache(maxsize=1 << 14)
 def demangle(name: str) -> str:
@@ -35,4 +38,7 @@ def demangle(name: str) -> str:
         if isinstance(error, Exception) or type(error).__name__ == "PanicException":
             return name
         raise
+    thunk = _THUNK.fullmatch(demangled)
+    if thunk:
+        demangled = f"{thunk[1] or 'non-virtual'} thunk to {thunk[2]}"
     return demangled + at + ending

@@ -62,7 +62,7 @@ class KernelSymbols:
             fd = os.open(self._path, os.O_RDONLY | os.O_CLOEXEC)
         except OSError as error:
             self.problem = (
-                f"kernel functions have no names: {self._path} cannot be read ({os.strerror(error.errno or 0)}); "
+                f"kernel functions have no names: {self._path} cannot be read ({error.strerror}); "
                 "the kernel needs CONFIG_KALLSYMS, and the container a mounted /proc"
             )
             return

@@ -80,9 +80,8 @@ def _debugdata_tables(file: ElfFile, problems: list[str]) -> list[SymbolBytes]:
         if section is None:
             return []
         packed = file.contents(section, MAX_DEBUGDATA)
-        inner = ElfFile.from_bytes(
-            _unpack(packed, f"{DEBUGDATA} of {file.name}"), f"{DEBUGDATA} of {file.name}"
-        )
+        name = f"{DEBUGDATA} of {file.name}"
+        inner = ElfFile.from_bytes(_unpack(packed, name), name)
     except ElfError as error:
         problems.append(str(error))
         return []

@@ -88,7 +88,7 @@ def build_elf(
 
     Args:
         segments: program headers, in order.
-        sections: section headers behind the null section; .shstrtab is added at the end. None: no table at all.
+        sections: section headers behind the null section; .shstrtab is added at the end. None: no table.
         kind: e_type, 3 is ET_DYN.
         machine: e_machine, 62 is x86-64.
     """
@@ -104,7 +104,15 @@ def build_elf(
         filesz = len(segment.data) if segment.filesz is None else segment.filesz
         memsz = filesz if segment.memsz is None else segment.memsz
         program += struct.pack(
-            "<IIQQQQQQ", segment.type, segment.flags, offset, segment.vaddr, segment.vaddr, filesz, memsz, segment.align
+            "<IIQQQQQQ",
+            segment.type,
+            segment.flags,
+            offset,
+            segment.vaddr,
+            segment.vaddr,
+            filesz,
+            memsz,
+            segment.align,
         )
     body[64 : 64 + len(program)] = program
     table, count, names_index = 0, 0, 0

@@ -21,7 +21,7 @@ PROBES = [0, 1, 0x1000, 0x1139, 0x401136, (1 << 64) - 1]
 def small(tmp_path_factory: pytest.TempPathFactory) -> bytes:
     """A complete shared object, as small as the tools make it."""
     folder = tmp_path_factory.mktemp("small")
-    source = "int puts(const char *); int one(void) { return puts(\"\"); } static int two(void) { return 2; }\n"
+    source = 'int puts(const char *); int one(void) { return puts(""); } static int two(void) { return 2; }\n'
     source += "int (*const table[])(void) = {two};\n"
     path = compile_source(
         folder, "small.c", source, "-shared", "-fPIC", "-O1", "-nostdlib", "-Wl,-z,noseparate-code",
@@ -102,7 +102,9 @@ def test_nobits_section_is_never_read_as_contents(tmp_path: Path) -> None:
 def test_symbols_of_a_split_debug_file_are_those_of_the_program(tmp_path: Path) -> None:
     path = compile_source(tmp_path, "hello.c", "int main(void) { return 0; }\n", "-g")
     run("objcopy", "--only-keep-debug", str(path), str(tmp_path / "hello.debug"))
-    main = int(next(line.split()[0] for line in run("nm", str(path)).splitlines() if line.endswith(" main")), 16)
+    main = int(
+        next(line.split()[0] for line in run("nm", str(path)).splitlines() if line.endswith(" main")), 16
+    )
     file = ElfFile.from_bytes((tmp_path / "hello.debug").read_bytes(), "hello.debug")
     found = NativeSymbols(file).resolve([main + 1])[0]
     assert found is not None

@@ -57,7 +57,10 @@ def test_build_id_in_segment_aligned_to_8_is_read() -> None:
 
 
 def test_build_id_in_second_note_segment_is_read() -> None:
-    parts = [Part(PT_NOTE, data=note(b"GNU\0", 1, b"\0" * 16)), Part(PT_NOTE, data=note(b"GNU\0", 3, BUILD_ID))]
+    parts = [
+        Part(PT_NOTE, data=note(b"GNU\0", 1, b"\0" * 16)),
+        Part(PT_NOTE, data=note(b"GNU\0", 3, BUILD_ID)),
+    ]
     assert identity_in(build_elf(parts)).build_id == BUILD_ID.hex()
 
 
@@ -148,7 +151,9 @@ def test_address_of_offset_without_segments_is_unknown() -> None:
 
 
 def test_both_executable_segments_of_a_real_program_give_addresses_of_nm(tmp_path: Path) -> None:
-    source = 'int main(void) { return 0; }\n__attribute__((section(".text_far"))) int far(void) { return 1; }\n'
+    source = (
+        'int main(void) { return 0; }\n__attribute__((section(".text_far"))) int far(void) { return 1; }\n'
+    )
     path = compile_source(tmp_path, "two.c", source, "-no-pie", "-Wl,--section-start=.text_far=0x40000000")
     segments = identity_at(path).segments
     symbols = dict(re.findall(r"([0-9a-f]+) T (main|far)\n", run("nm", str(path))))
