@@ -4,7 +4,6 @@
 import os
 from array import array
 from collections.abc import Iterable, Iterator
-from pathlib import Path
 
 from pyprof._native.symbols import SymbolTable
 from pyprof.elf.file import show_bytes
@@ -124,7 +123,8 @@ def _address_of_core(line: bytes) -> int:
 
 def _hidden_advice() -> str:
     try:
-        level = Path("/proc/sys/kernel/kptr_restrict").read_text().strip()
+        with open("/proc/sys/kernel/kptr_restrict") as setting:
+            level = setting.read().strip()
     except OSError:
         level = "unknown"
     remedy = (
