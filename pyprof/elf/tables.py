@@ -41,9 +41,7 @@ class SymbolBytes(NamedTuple):
 
 
 class FunctionStarts(NamedTuple):
-    """The search table of .eh_frame_hdr: pairs of 32-bit numbers, the first a function's start less
-    `base`.
-    """
+    """The search table of .eh_frame_hdr: pairs of 32-bit numbers, the first a function's start - `base`."""
 
     table: bytes
     base: int
@@ -85,9 +83,7 @@ def symbol_tables(file: ElfFile, problems: list[str]) -> Iterator[SymbolBytes]:
 
 
 def code_ranges(file: ElfFile) -> list[tuple[int, int]]:
-    """Virtual addresses [start, end) of code: executable sections, or segments where there are no
-    sections.
-    """
+    """Virtual addresses [start, end) of code: executable sections, or segments where there are none."""
     wanted = SHF_ALLOC | SHF_EXECINSTR
     ranges = [
         (section.addr, min(section.addr + section.size, (1 << 64) - 1))
@@ -172,8 +168,7 @@ def _at(file: ElfFile, vaddr: int, size: int) -> bytes:
 
 
 def _gnu_hash_count(file: ElfFile, vaddr: int) -> int:
-    """Number of dynamic symbols: no field holds it, so the chain of the highest bucket is followed to its
-    end.
+    """Number of dynamic symbols: no field holds it, so the highest bucket's chain is followed to its end.
 
     Layout: bucket count, first hashed symbol, Bloom filter words, shift; filter; buckets; a 32-bit hash a
     symbol, whose lowest bit ends a chain. Source: https://sourceware.org/ml/binutils/2006-06/msg00418.html.

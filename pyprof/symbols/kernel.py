@@ -89,13 +89,11 @@ def _symbol(hit: tuple[bytes, int, bool, int] | None) -> Symbol | None:
 
 
 def _chunks(fd: int, limit: int) -> Iterator[bytes]:
-    """Whole lines, until a symbol of the kernel itself lies above `limit`. (One read gives at most a
-    page.)
-    """
+    """Whole lines, until a symbol of the kernel itself lies above `limit`. One read gives at most a page."""
     rest = b""
     while True:
         pieces = [rest]
-        size = len(rest)
+        size = 0
         while size < _CHUNK:
             piece = os.read(fd, _CHUNK)
             if not piece:
