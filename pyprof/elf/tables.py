@@ -1,7 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Finds what names functions in an ELF file: its symbol tables, where code lies, and where unwind rows
-begin.
-"""
+"""Finds what names functions in an ELF file: symbol tables, where code lies, where unwind rows begin."""
 
 import struct
 from array import array

@@ -34,9 +34,7 @@ class KernelSymbols:
 
     @classmethod
     def load(cls, path: str = "/proc/kallsyms") -> "KernelSymbols":
-        """Opens the kernel's list. It never fails: without the list, `problem` says so and nothing has a
-        name.
-        """
+        """Opens the kernel's list. It never fails: without it nothing has a name, and `problem` says why."""
         symbols = cls(path)
         symbols._read(0)
         return symbols
