@@ -116,6 +116,10 @@ cdef int64_t stack_of(Drain *d, Process *process, const pyprof_sample *sample, u
         count += 1
     for i in range(sample.user_frames):
         id = user_frame(d, process, sample, &user[i], i > 0)
+        if id == -2 and i == 0 and count and process.known:
+            # In the middle of an exec: the registers are the old program's, whose memory is gone.
+            end[0] = PYPROF_END_COMPLETE if process.ranges == NULL else PYPROF_END_NO_MAPPING
+            break
         if id == -2:
             if not process.exited_at and process.known and sample.time > process.rescan_after:
                 # Something is mapped that no event told, or the address is no address at all.
