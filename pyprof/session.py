@@ -268,7 +268,7 @@ class Session:
                 "exec_mappings": {
                     "entries": len(present),
                     "capacity": self.bpf.mapping_entries,
-                    "bytes": len(present) * 112,
+                    "bytes": self.bpf.mappings_bytes(),
                 },
             },
             "processes": counts["processes"],

@@ -3,7 +3,9 @@
 
 import errno
 import os
+import re
 from importlib import resources
+from pathlib import Path
 from types import TracebackType
 from typing import Self
 
@@ -13,6 +15,11 @@ from pyprof.errors import HostError
 
 MAPPING_ENTRIES = 262_144
 KEY_SIZE = 16
+
+# kernel/bpf/verifier.c: the first two until Linux 6.11, the third from there on.
+UNKNOWN_HELPER = re.compile(r"(?:invalid func|unknown func|cannot use helper) (\w+)#([0-9]+)")
+LATE_HELPERS = {158: "bpf_get_current_task_btf", 175: "bpf_task_pt_regs", 181: "bpf_loop"}  # linux/bpf.h
+BOILERPLATE = re.compile(r"processed [0-9]+ insns|-- END PROG LOAD LOG|libbpf: (?:prog '.*': failed to load|failed to load object)")
 
 
 def error_text(code: int) -> str:
@@ -39,19 +46,36 @@ def probe_loop() -> bool:
     return bool(lib.pyprof_probe_loop() == 1)
 
 
+def missing_helper(log: str) -> str:
+    """The BPF helper that the verifier does not know or allow, "" where its log names none."""
+    found = UNKNOWN_HELPER.search(log)
+    if found is None:
+        return ""
+    # A kernel does not know the names of helpers that came after it.
+    return LATE_HELPERS.get(int(found[2]), found[1] if found[1] != "unknown" else f"number {found[2]}")
+
+
 def load_error(code: int, log: str) -> HostError:
     """The sentence for a refused load."""
-    tail = " ".join(log.strip().splitlines()[-3:])
+    helper = missing_helper(log)
+    if helper:
+        return HostError(f"the kernel lacks the BPF helper {helper}: pyprof needs Linux 5.15 or newer")
     if code in (-errno.EPERM, -errno.EACCES):
         return HostError(
             "the kernel refuses BPF programs: run as root (or with CAP_BPF, CAP_PERFMON and CAP_SYS_PTRACE), "
             "and not under kernel lockdown"
         )
     if code in (-errno.ENOSYS, -errno.ESRCH):
-        return HostError("the kernel has no BPF type information: it needs CONFIG_BPF_SYSCALL and CONFIG_DEBUG_INFO_BTF")
+        return HostError(
+            "the kernel has no BPF type information: it needs CONFIG_BPF_SYSCALL and CONFIG_DEBUG_INFO_BTF"
+        )
     if code == -errno.ENOMEM:
         return HostError("no memory for the BPF maps: free some, or raise the memory limit of the cgroup")
-    return HostError(f"the kernel refuses the sampler ({error_text(code)}); it needs Linux 5.15 or newer: {tail}")
+    lines = [line.strip() for line in log.splitlines() if line.strip() and not BOILERPLATE.match(line)]
+    tail = f": {lines[-1]}" if lines else ""
+    return HostError(
+        f"the kernel refuses the sampler ({error_text(code)}), pyprof needs Linux 5.15 or newer{tail}"
+    )
 
 
 class BpfObject:
@@ -151,6 +175,14 @@ class BpfObject:
             if not failed:
                 return refused
             refused += failed
+
+    def mappings_bytes(self) -> int:
+        """Kernel memory that exec_mappings takes, as the kernel counts it."""
+        for line in Path(f"/proc/self/fdinfo/{self._mappings_fd}").read_text().splitlines():
+            name, _, value = line.partition(":")
+            if name == "memlock":
+                return int(value)
+        return 0
 
     def mapping_keys(self) -> list[tuple[int, int, int]]:
         """What is in exec_mappings: (pid, prefix length in the address, address)."""
