@@ -80,3 +80,7 @@ cdef int64_t aggregate_add(
 
 cdef class Aggregator:
     cdef Aggregate table
+    cdef int64_t count_stack(
+        self, uint32_t process, uint32_t thread, const uint32_t *kinds, const uint32_t *executables,
+        const uint64_t *addresses, uint32_t length, uint64_t count
+    ) noexcept nogil

@@ -12,5 +12,14 @@ class Aggregator:
         addresses: Buffer,
         count: int = 1,
     ) -> None: ...
+    def add_batch(
+        self,
+        process: int,
+        thread: int,
+        starts: Buffer,
+        kinds: Buffer,
+        executables: Buffer,
+        addresses: Buffer,
+    ) -> None: ...
     def sizes(self) -> tuple[int, int, int]: ...
     def take(self) -> dict[str, bytes]: ...

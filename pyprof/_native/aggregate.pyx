@@ -8,6 +8,7 @@ of their arrival and stay until the interval is taken.
 
 import secrets
 
+cimport cython
 from cpython.bytes cimport PyBytes_FromStringAndSize
 from libc.stdint cimport int64_t, uint32_t, uint64_t
 from libc.stdlib cimport free
@@ -26,6 +27,9 @@ from pyprof._native.index cimport (
 from pyprof._native.memory cimport grow
 
 cdef uint32_t MAX_ROWS = 0x7fffffff
+
+cdef enum:
+    MAX_FRAMES = 2048
 
 
 cdef int aggregate_init(Aggregate *a, uint64_t seed) noexcept nogil:
@@ -127,12 +131,12 @@ cdef int64_t aggregate_process(
     Aggregate *a, uint32_t serial, uint32_t pid, uint64_t start_time, const char *name
 ) noexcept nogil:
     cdef Index *index = &a.process_index
-    cdef uint32_t tag = <uint32_t>(pyprof_hash_two(serial, 0, a.seed) >> 32)
+    cdef uint32_t tag = <uint32_t>(pyprof_hash_two(serial, pid, a.seed) >> 32)
     cdef uint32_t at = tag & index.mask
     cdef ProcessRow *row
     while index.slots[at]:
         row = &a.processes[slot_id(index.slots[at])]
-        if row.serial == serial:
+        if row.serial == serial and row.pid == pid:
             # A process may rename itself; its latest name is the one that ps shows.
             memcpy(row.name, name, sizeof(row.name))
             return slot_id(index.slots[at])
@@ -211,26 +215,65 @@ cdef class Aggregator:
     def __dealloc__(self):
         aggregate_deinit(&self.table)
 
+    cdef int64_t count_stack(
+        self, uint32_t process, uint32_t thread, const uint32_t *kinds, const uint32_t *executables,
+        const uint64_t *addresses, uint32_t length, uint64_t count
+    ) noexcept nogil:
+        """length: at most MAX_FRAMES. Number of the sample row, or -1 without memory."""
+        cdef uint32_t ids[MAX_FRAMES]
+        cdef int64_t id
+        cdef uint32_t i
+        for i in range(length):
+            id = aggregate_frame(&self.table, kinds[i], executables[i], addresses[i])
+            if id < 0:
+                return -1
+            ids[i] = <uint32_t>id
+        id = aggregate_stack(&self.table, ids, length)
+        if id < 0:
+            return -1
+        return aggregate_add(&self.table, process, thread, <uint32_t>id, count)
+
     def add(self, uint32_t process, uint32_t thread, const uint32_t[::1] kinds not None,
             const uint32_t[::1] executables not None, const uint64_t[::1] addresses not None,
             uint64_t count=1):
         """Counts a stack given as three columns, leaf first. For tests and benchmarks: the ring's
         reader calls the C functions."""
-        cdef uint32_t ids[2048]
         cdef int64_t id
-        cdef Py_ssize_t i, n = addresses.shape[0]
-        if n > 2048 or kinds.shape[0] != n or executables.shape[0] != n:
+        cdef Py_ssize_t n = addresses.shape[0]
+        if n > MAX_FRAMES or kinds.shape[0] != n or executables.shape[0] != n:
             raise ValueError("columns differ in length or are too long")
-        with nogil:
-            for i in range(n):
-                id = aggregate_frame(&self.table, kinds[i], executables[i], addresses[i])
-                if id < 0:
-                    break
-                ids[i] = <uint32_t>id
-            else:
-                id = aggregate_stack(&self.table, ids, <uint32_t>n)
-                if id >= 0:
-                    id = aggregate_add(&self.table, process, thread, <uint32_t>id, count)
+        # The address of an empty view's first item is never read.
+        with nogil, cython.boundscheck(False):
+            id = self.count_stack(
+                process, thread, &kinds[0], &executables[0], &addresses[0], <uint32_t>n, count
+            )
+        if id < 0:
+            raise MemoryError
+
+    def add_batch(self, uint32_t process, uint32_t thread, const uint64_t[::1] starts not None,
+                  const uint32_t[::1] kinds not None, const uint32_t[::1] executables not None,
+                  const uint64_t[::1] addresses not None):
+        """Counts stacks that lie one after the other in columns: stack i is [starts[i], starts[i + 1]).
+
+        Raises ValueError, before anything is counted, where starts and columns do not fit.
+        """
+        cdef int64_t id = 0
+        cdef Py_ssize_t i, n = starts.shape[0]
+        cdef uint64_t size = <uint64_t>addresses.shape[0]
+        cdef bint sound = <uint64_t>kinds.shape[0] == size and <uint64_t>executables.shape[0] == size
+        with nogil, cython.boundscheck(False):
+            for i in range(1, n):
+                sound = sound and starts[i - 1] <= starts[i] <= size and starts[i] - starts[i - 1] <= MAX_FRAMES
+            if sound:
+                for i in range(1, n):
+                    id = self.count_stack(
+                        process, thread, &kinds[starts[i - 1]], &executables[starts[i - 1]],
+                        &addresses[starts[i - 1]], <uint32_t>(starts[i] - starts[i - 1]), 1
+                    )
+                    if id < 0:
+                        break
+        if not sound:
+            raise ValueError("columns differ in length, or starts do not lie in them")
         if id < 0:
             raise MemoryError
 

@@ -44,6 +44,7 @@ cdef struct SampleRing:
     uint64_t *producer
     const uint8_t *data  # mapped twice in a row, so that no record is seen to wrap
     uint64_t mask
+    uint64_t page
     uint64_t mapped
 
 

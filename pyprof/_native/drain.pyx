@@ -30,7 +30,7 @@ from pyprof._native.aggregate cimport (
 )
 from pyprof._native.executables cimport ANONYMOUS, NO_EXECUTABLE
 from pyprof._native.memory cimport grow
-from pyprof._native.processes cimport TARGET, table_add, table_ask, table_find, table_publish
+from pyprof._native.processes cimport TARGET, table_add, table_ask, table_find, table_publish, table_serial
 from pyprof._native.ranges cimport Range, ranges_find
 from pyprof._native.sideband cimport (
     CpuRing,
@@ -90,8 +90,8 @@ cdef int64_t user_frame(
     if frame.mapping and frame.mapping <= trie.entry_count:
         entry = &trie.entries[frame.mapping]
         if entry.pid == sample.pid and (entry.retired_at == 0 or sample.time < entry.retired_at):
-            if entry.executable == ANONYMOUS:
-                return aggregate_frame(d.aggregate, KIND_UNKNOWN, ANONYMOUS, 0)
+            if entry.executable == ANONYMOUS or entry.executable == NO_EXECUTABLE:
+                return aggregate_frame(d.aggregate, KIND_UNKNOWN, entry.executable, 0)
             return aggregate_frame(d.aggregate, KIND_NATIVE, entry.executable, address - entry.bias)
     range = ranges_find(process.ranges, frame.pc)
     # What was mapped only after the sample was taken is not what ran.
@@ -170,6 +170,26 @@ cdef bint set_aside(Drain *d, const pyprof_sample *sample, uint64_t size) noexce
     return True
 
 
+cdef bint is_older(const Process *process, const pyprof_sample *sample) noexcept nogil:
+    """Whether a sample was taken of a process that had the same pid earlier."""
+    return sample.time < process.forked_at or sample.start_time < process.start_time
+
+
+cdef void report_gone(Drain *d, const pyprof_sample *sample) noexcept nogil:
+    """Reports a sample that waited until its process ended and another one got the pid."""
+    cdef Process process
+    if d.table.only_targets:
+        d.filtered += 1
+        return
+    memset(&process, 0, sizeof(Process))
+    process.pid = sample.pid
+    process.serial = table_serial(d.table)
+    process.exited_at = sample.time
+    process.known = 1
+    process.gone = 1
+    report(d, &process, sample)
+
+
 cdef void handle(Drain *d, const pyprof_sample *sample, uint64_t size, bint may_wait) noexcept nogil:
     cdef Process *process
     if not is_sound(sample, size):
@@ -178,6 +198,9 @@ cdef void handle(Drain *d, const pyprof_sample *sample, uint64_t size, bint may_
     if d.first_sample == 0:
         d.first_sample = sample.time
     process = table_find(d.table, sample.pid)
+    if process != NULL and is_older(process, sample):
+        report_gone(d, sample)
+        return
     if process != NULL and process.start_time and process.start_time != sample.start_time:
         process = NULL  # the pid is another process's by now, and the records of that were lost
     if process == NULL:
@@ -208,25 +231,38 @@ cdef void run(Drain *d) noexcept nogil:
     cdef const uint8_t *record
     cdef const pyprof_sample *sample
     cdef CpuRing *ring
-    cdef uint32_t length
+    cdef uint64_t size
+    cdef uint32_t length = 0
     sideband_snapshot(d.sideband)
     while True:
         record = d.ring.data + (at & d.ring.mask)
         sample = NULL
+        size = 0
         if at < end:
             length = pyprof_load_acquire32(<const uint32_t *>record)
             if length & BUSY:
                 break  # still being written: it, and all that came after it, are for the next time
+            size = ((<uint64_t>length & ~<uint64_t>DISCARD) + RING_HEADER + 7) & ~<uint64_t>7
+            if size > end - at or end - at > d.ring.mask + 1:
+                # No record of the kernel's: neither it nor where the next one begins can be trusted.
+                size = end - at
+                length = 0
+            if length & DISCARD or length < sizeof(pyprof_sample):
+                # It has no time of its own.
+                if not length & DISCARD:
+                    d.malformed += 1
+                at += size
+                pyprof_store_release(d.ring.consumer, at)
+                continue
             sample = <const pyprof_sample *>(record + RING_HEADER)
         ring = sideband_next(d.sideband)
         if ring != NULL and (sample == NULL or ring.time <= sample.time):
-            sideband_apply(d.sideband, ring, d.table)
+            sideband_apply(d.sideband, ring)
             continue
         if sample == NULL:
             break
-        if not length & DISCARD:
-            handle(d, sample, length, True)
-        at += ((length & ~DISCARD) + RING_HEADER + 7) & ~<uint64_t>7
+        handle(d, sample, length, True)
+        at += size
         pyprof_store_release(d.ring.consumer, at)
     sideband_release(d.sideband)
 
@@ -252,6 +288,7 @@ cdef class SampleReader:
         self.drain.aggregate = &aggregator.table
         self.drain.by_thread = by == "thread"
         self.drain.by_none = by == "none"
+        self.drain.ring.page = page
         memory = mmap(NULL, page, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0)
         if memory == MAP_FAILED:
             raise OSError("cannot map the sample ring")
@@ -268,7 +305,7 @@ cdef class SampleReader:
         if self.drain.ring.producer != NULL:
             munmap(self.drain.ring.producer, self.drain.ring.mapped)
         if self.drain.ring.consumer != NULL:
-            munmap(self.drain.ring.consumer, os.sysconf("SC_PAGE_SIZE"))
+            munmap(self.drain.ring.consumer, self.drain.ring.page)
         free(self.drain.waiting.bytes)
 
     def run(self):

@@ -37,10 +37,11 @@ cdef struct Executables:
     uint64_t capacity
     uint32_t count
     uint32_t announced  # numbers below this are known to Python
+    uint64_t seed
     Index index
 
 
-cdef int executables_init(Executables *table) noexcept nogil
+cdef int executables_init(Executables *table, uint64_t seed) noexcept nogil
 cdef void executables_deinit(Executables *table) noexcept nogil
 cdef uint32_t executables_number(
     Executables *table, const ExecutableKey *key, const char *path, uint32_t path_size,

@@ -10,8 +10,10 @@ from pyprof._native.index cimport index_add, index_deinit, index_init, index_res
 from pyprof._native.memory cimport grow
 
 
-cdef int executables_init(Executables *table) noexcept nogil:
+cdef int executables_init(Executables *table, uint64_t seed) noexcept nogil:
+    """seed: of the hash, a secret one, since build IDs are chosen by what is profiled."""
     memset(table, 0, sizeof(Executables))
+    table.seed = seed
     if index_init(&table.index, 256) < 0:
         return -1
     if grow(<void **>&table.items, &table.capacity, 256, sizeof(Executable)) < 0:
@@ -37,7 +39,7 @@ cdef uint32_t executables_number(
     uint32_t pid, uint64_t start, uint64_t last
 ) noexcept nogil:
     """Number of the key's executable, made where it is new; NO_EXECUTABLE without memory."""
-    cdef uint32_t tag = <uint32_t>(pyprof_hash_bytes(key, sizeof(ExecutableKey), 0) >> 32)
+    cdef uint32_t tag = <uint32_t>(pyprof_hash_bytes(key, sizeof(ExecutableKey), table.seed) >> 32)
     cdef uint32_t at = tag & table.index.mask
     cdef Executable *item
     while table.index.slots[at]:

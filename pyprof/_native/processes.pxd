@@ -18,12 +18,13 @@ cdef enum TargetState:
 
 cdef struct Process:
     uint64_t start_time  # of the leader, ns since boot; 0 until a sample tells
+    uint64_t forked_at  # CLOCK_MONOTONIC, ns; 0 where no event told
     uint64_t exited_at  # 0 while it lives
     uint64_t rescan_after  # when its maps may be read again
     uint64_t publish_after  # when it may be written to the kernel again
     Ranges *ranges
     uint32_t pid  # 0: the slot is free
-    uint32_t serial  # new with each exec; never 0, never used twice
+    uint32_t serial  # new with each exec; never 0, and with the pid unique
     int32_t threads
     uint8_t target
     uint8_t known  # its ranges are what it has mapped
@@ -56,6 +57,7 @@ cdef struct Table:
 
 cdef Process *table_find(Table *table, uint32_t pid) noexcept nogil
 cdef Process *table_add(Table *table, uint32_t pid, uint64_t time) noexcept nogil
+cdef uint32_t table_serial(Table *table) noexcept nogil
 cdef void table_fork(Table *table, uint32_t pid, uint32_t parent, uint64_t time) noexcept nogil
 cdef void table_thread(Table *table, uint32_t pid) noexcept nogil
 cdef void table_exec(Table *table, uint32_t pid, uint64_t time) noexcept nogil

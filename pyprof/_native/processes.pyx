@@ -10,7 +10,9 @@ Only processes that are sampled are published to the kernel's trie. What changes
 process is retired at once, as of the event's time; the new state is written afterwards.
 """
 
-from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
+import secrets
+
+from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
 from libc.stdlib cimport free
 from libc.string cimport memcpy, memset
 
@@ -64,9 +66,7 @@ cdef Process *table_find(Table *table, uint32_t pid) noexcept nogil:
 cdef void withdraw(Table *table, Process *process, uint64_t time) noexcept nogil:
     """Takes all that is of a process out of the kernel's trie."""
     process.published = 0
-    if trie_pid(table.trie, process.pid) != NULL:
-        if trie_retire_range(table.trie, process.pid, 0, EVERYTHING, time) < 0:
-            table.no_memory += 1
+    trie_retire_range(table.trie, process.pid, 0, EVERYTHING, time)
 
 
 cdef void forget(Table *table, uint32_t pid, uint64_t time) noexcept nogil:
@@ -79,6 +79,13 @@ cdef void forget(Table *table, uint32_t pid, uint64_t time) noexcept nogil:
     index_remove(&table.index, at)
     table.free_slots.items[table.free_slots.count] = number
     table.free_slots.count += 1
+
+
+cdef uint32_t table_serial(Table *table) noexcept nogil:
+    table.last_serial += 1
+    if table.last_serial == 0:  # a busy host gets here in some weeks
+        table.last_serial = 1
+    return table.last_serial
 
 
 cdef Process *table_add(Table *table, uint32_t pid, uint64_t time) noexcept nogil:
@@ -105,9 +112,8 @@ cdef Process *table_add(Table *table, uint32_t pid, uint64_t time) noexcept nogi
         table.count += 1
     process = &table.processes[number]
     memset(process, 0, sizeof(Process))
-    table.last_serial += 1
     process.pid = pid
-    process.serial = table.last_serial
+    process.serial = table_serial(table)
     process.threads = 1
     index_add(&table.index, <uint32_t>(pyprof_hash_two(pid, 0, 0) >> 32), number)
     return process
@@ -138,6 +144,7 @@ cdef void table_fork(Table *table, uint32_t pid, uint32_t parent, uint64_t time)
     if child == NULL:
         table.no_memory += 1
         return
+    child.forked_at = time
     if father == NULL:
         return
     child.ranges = ranges_share(father.ranges)
@@ -163,8 +170,7 @@ cdef void table_exec(Table *table, uint32_t pid, uint64_t time) noexcept nogil:
     withdraw(table, process, time)
     ranges_release(process.ranges)
     process.ranges = NULL
-    table.last_serial += 1
-    process.serial = table.last_serial
+    process.serial = table_serial(table)
     # Only the thread that execs lives on, and what it maps from now on is reported.
     process.threads = 1
     process.leader_exited = 0
@@ -213,8 +219,7 @@ cdef void table_map(Table *table, uint32_t pid, const Range *added) noexcept nog
         table.no_memory += 1
         process.known = 0
     if changed and process.published:
-        if trie_retire_range(table.trie, pid, added.start, added.last, added.since) < 0:
-            table.no_memory += 1
+        trie_retire_range(table.trie, pid, added.start, added.last, added.since)
         table_publish(table, process)
 
 
@@ -232,10 +237,8 @@ cdef void retire_stale(Table *table, Process *process, uint64_t time) noexcept n
             and range.bias == entry.bias and range.executable == entry.executable
         ):
             i += 1
-        elif trie_retire(table.trie, list.ids[i], time) < 0:
-            table.no_memory += 1
-            return
         else:
+            trie_retire(table.trie, list.ids[i], time)
             list = trie_pid(table.trie, process.pid)  # gone with its last entry
 
 
@@ -257,6 +260,37 @@ cdef bint write_ranges(Table *table, Process *process) noexcept nogil:
     return True
 
 
+cdef void settle(Process *process) noexcept nogil:
+    """Nothing more can be learned of a process that ended."""
+    process.asked = 0
+    if not process.known:
+        process.known = 1
+        process.gone = 1
+
+
+cdef Ranges *ranges_of(items) except? NULL:
+    """(start, last, offset, executable) items as Ranges; NULL where there are none, or on error."""
+    cdef Ranges *made = NULL
+    cdef Range added
+    cdef uint64_t start, last, offset
+    try:
+        for start, last, offset, executable in items or ():
+            if start > last:
+                raise ValueError("empty range")
+            # The difference wraps where a file is mapped below its offset.
+            added.start, added.last, added.bias = start, last, start - offset
+            added.executable = executable
+            # They were there before they were read: samples taken earlier may be theirs.
+            added.since = 0
+            added.reserved = 0
+            if ranges_map(&made, &added) < 0:
+                raise MemoryError
+    except:
+        ranges_release(made)
+        raise
+    return made
+
+
 cdef class ProcessTable:
     """Python's side of the table. Not thread-safe; times are CLOCK_MONOTONIC in nanoseconds."""
 
@@ -264,7 +298,9 @@ cdef class ProcessTable:
         memset(&self.table, 0, sizeof(Table))
         self.trie = trie
         self.table.trie = &trie.trie
-        if index_init(&self.table.index, 1024) < 0 or executables_init(&self.table.executables) < 0:
+        if index_init(&self.table.index, 1024) < 0 or executables_init(
+            &self.table.executables, secrets.randbits(64)
+        ) < 0:
             raise MemoryError
 
     def __dealloc__(self):
@@ -327,34 +363,34 @@ cdef class ProcessTable:
         """Sets what /proc said of a process at a time: ranges as (start, last, offset, executable).
 
         Mappings that are not in the list any more are dropped; those that are stay as they are. Ranges of
-        None say that the process could not be read.
+        None say that the process could not be read, and end it. An empty list is what a zombie shows, be
+        it of the process or of its leader only: it does not take away what is known.
+
+        Raises ValueError for an empty range; nothing has changed then.
         """
+        # Pitfall: going through `ranges` may run any Python code, so no Process is looked up before.
+        cdef Ranges *fresh = ranges_of(ranges)
         cdef Process *process = table_find(&self.table, pid)
-        cdef Ranges *old
-        cdef Range added
+        if process != NULL and process.exited_at and fresh == NULL:
+            settle(process)
+            return
         if process == NULL or process.exited_at:
             process = table_add(&self.table, pid, time)
             if process == NULL:
+                ranges_release(fresh)
                 raise MemoryError
+        if ranges is None:
+            settle(process)
+            end(&self.table, process, time)
+            return
         process.asked = 0
         process.known = 1
-        process.gone = ranges is None
-        if ranges is None:
+        process.gone = 0
+        process.threads = <int32_t>threads
+        if fresh == NULL:
             return
-        process.threads = threads
-        old = process.ranges
-        process.ranges = NULL
-        try:
-            for start, last, offset, executable in ranges:
-                added.start, added.last, added.bias = start, last, start - offset
-                added.executable = executable
-                # They were there before they were read: samples taken earlier may be theirs.
-                added.since = 0
-                added.reserved = 0
-                if start > last or ranges_map(&process.ranges, &added) < 0:
-                    raise MemoryError
-        finally:
-            ranges_release(old)
+        ranges_release(process.ranges)
+        process.ranges = fresh
         if process.published:
             retire_stale(&self.table, process, time)
             table_publish(&self.table, process)
@@ -409,7 +445,11 @@ cdef class ProcessTable:
         return pids
 
     def watch_leader(self, uint32_t pid):
-        """Keeps a process among leaders()."""
+        """Says that a process's leader has exited while threads go on: keeps it among leaders()."""
+        cdef Process *process = table_find(&self.table, pid)
+        if process == NULL or process.exited_at:
+            return
+        process.leader_exited = 1
         if list_push(&self.table.leaders, pid) < 0:
             raise MemoryError
 

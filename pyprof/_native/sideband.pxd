@@ -33,11 +33,12 @@ cdef struct Sideband:
     uint32_t count
     uint8_t *scratch  # a record that wraps around
     uint64_t malformed
+    Table *table
 
 
 cdef void sideband_snapshot(Sideband *sideband) noexcept nogil
 cdef CpuRing *sideband_next(Sideband *sideband) noexcept nogil
-cdef void sideband_apply(Sideband *sideband, CpuRing *ring, Table *table) noexcept nogil
+cdef void sideband_apply(Sideband *sideband, CpuRing *ring) noexcept nogil
 cdef void sideband_release(Sideband *sideband) noexcept nogil
 
 

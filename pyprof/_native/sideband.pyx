@@ -13,6 +13,7 @@ from libc.string cimport memcpy, memset
 
 from pyprof._native.executables cimport (
     ANONYMOUS,
+    NO_EXECUTABLE,
     ExecutableKey,
     executables_number,
     is_anonymous,
@@ -100,13 +101,16 @@ cdef void copy_out(CpuRing *ring, uint64_t at, void *to, uint64_t size) noexcept
 
 
 cdef void load_time(Sideband *sideband, CpuRing *ring) noexcept nogil:
-    """Reads the time of the record at tail. A record that cannot be is skipped with all behind it."""
+    """Reads the time of the record at tail. A record that cannot be is skipped with all behind it, which
+    is then a loss like one that the kernel tells."""
     cdef Header header
-    if ring.tail == ring.head:
+    cdef uint64_t there = ring.head - ring.tail
+    if there == 0:
         return
     copy_out(ring, ring.tail, &header, sizeof(Header))
-    if header.size < sizeof(Header) + TRAILER or header.size > ring.head - ring.tail:
+    if there > ring.size or header.size < sizeof(Header) + TRAILER or header.size > there:
         sideband.malformed += 1
+        sideband.table.lost_events += 1
         ring.tail = ring.head
         return
     copy_out(ring, ring.tail + header.size - TRAILER, &ring.time, TRAILER)
@@ -154,9 +158,9 @@ cdef void apply_mmap(Table *table, const uint8_t *record, uint64_t size, uint64_
     if is_anonymous(path, path_size):
         added.executable = ANONYMOUS
     else:
-        if mapped.header.misc & PERF_RECORD_MISC_MMAP_BUILD_ID:
+        if mapped.header.misc & PERF_RECORD_MISC_MMAP_BUILD_ID and mapped.identity[0]:
             key_of_build_id(&key, &mapped.identity[4], mapped.identity[0])
-        elif inode:
+        elif inode and not mapped.header.misc & PERF_RECORD_MISC_MMAP_BUILD_ID:
             key_of_inode(
                 &key, (<const uint32_t *>mapped.identity)[0], (<const uint32_t *>mapped.identity)[1], inode
             )
@@ -165,17 +169,28 @@ cdef void apply_mmap(Table *table, const uint8_t *record, uint64_t size, uint64_
         added.executable = executables_number(
             &table.executables, &key, path, path_size, mapped.pid, added.start, added.last
         )
+        if added.executable == NO_EXECUTABLE:
+            table.no_memory += 1
     table_map(table, mapped.pid, &added)
 
 
-cdef void apply_record(
-    Sideband *sideband, Table *table, const uint8_t *record, uint64_t size, uint64_t time
-) noexcept nogil:
+cdef bint is_process(uint32_t pid) noexcept nogil:
+    """False for the idle task and for what is not visible from our PID namespace: 0, or -1 once it is dead
+    (perf_event_pid_type, kernel/events/core.c)."""
+    return pid != 0 and pid != <uint32_t>0xffffffff
+
+
+cdef void apply_record(Table *table, const uint8_t *record, uint64_t size, uint64_t time) noexcept nogil:
     cdef const Header *header = <const Header *>record
     cdef const Task *task = <const Task *>record
     cdef const Comm *comm = <const Comm *>record
     table.events += 1
-    if header.type == PERF_RECORD_MMAP2:
+    if header.type == PERF_RECORD_LOST:
+        if size >= sizeof(Lost):
+            table.lost_events += (<const Lost *>record).lost
+    elif size < sizeof(Comm) or not is_process(comm.pid):  # the pid lies at the same place in all others
+        return
+    elif header.type == PERF_RECORD_MMAP2:
         apply_mmap(table, record, size, time)
     elif header.type == PERF_RECORD_FORK and size >= sizeof(Task):
         if task.pid == task.ppid:
@@ -184,14 +199,11 @@ cdef void apply_record(
             table_fork(table, task.pid, task.ppid, time)
     elif header.type == PERF_RECORD_EXIT and size >= sizeof(Task):
         table_exit(table, task.pid, task.tid, time)
-    elif header.type == PERF_RECORD_COMM and size >= sizeof(Comm):
-        if header.misc & PERF_RECORD_MISC_COMM_EXEC:
-            table_exec(table, comm.pid, time)
-    elif header.type == PERF_RECORD_LOST and size >= sizeof(Lost):
-        table.lost_events += (<const Lost *>record).lost
+    elif header.type == PERF_RECORD_COMM and header.misc & PERF_RECORD_MISC_COMM_EXEC:
+        table_exec(table, comm.pid, time)
 
 
-cdef void sideband_apply(Sideband *sideband, CpuRing *ring, Table *table) noexcept nogil:
+cdef void sideband_apply(Sideband *sideband, CpuRing *ring) noexcept nogil:
     """Applies the record at a ring's tail and goes on to the next."""
     cdef Header header
     cdef uint64_t offset = ring.tail & ring.mask
@@ -200,7 +212,7 @@ cdef void sideband_apply(Sideband *sideband, CpuRing *ring, Table *table) noexce
     if header.size > ring.size - offset:
         copy_out(ring, ring.tail, sideband.scratch, header.size)
         record = sideband.scratch
-    apply_record(sideband, table, record, header.size, ring.time)
+    apply_record(sideband.table, record, header.size, ring.time)
     ring.tail += header.size
     load_time(sideband, ring)
 
@@ -225,6 +237,7 @@ cdef class SidebandReader:
     def __cinit__(self, ProcessTable table not None):
         memset(&self.sideband, 0, sizeof(Sideband))
         self.table = table
+        self.sideband.table = &table.table
         self.sideband.scratch = <uint8_t *>malloc(MAX_RECORD)
         if self.sideband.scratch == NULL:
             raise MemoryError
@@ -285,7 +298,7 @@ cdef class SidebandReader:
                 ring = sideband_next(&self.sideband)
                 if ring == NULL:
                     break
-                sideband_apply(&self.sideband, ring, &self.table.table)
+                sideband_apply(&self.sideband, ring)
             sideband_release(&self.sideband)
         return self.table.table.events - before
 

@@ -82,8 +82,8 @@ cdef enum TrieError:
 cdef int64_t trie_insert(
     Trie *trie, uint32_t pid, uint64_t start, uint64_t last, uint64_t bias, uint32_t executable
 ) noexcept nogil
-cdef int trie_retire(Trie *trie, uint32_t id, uint64_t time) noexcept nogil
-cdef int64_t trie_retire_range(
+cdef void trie_retire(Trie *trie, uint32_t id, uint64_t time) noexcept nogil
+cdef uint32_t trie_retire_range(
     Trie *trie, uint32_t pid, uint64_t start, uint64_t last, uint64_t time
 ) noexcept nogil
 cdef uint32_t trie_find(Trie *trie, uint32_t pid, uint64_t address) noexcept nogil

@@ -164,10 +164,12 @@ cdef int64_t trie_insert(
         return TRIE_OVERLAP
     count = prefix_count(start, last)
     if (
-        trie.entry_count >= MAX_ENTRIES
+        (trie.entry_count >= MAX_ENTRIES and trie.free_count == 0)
         or grow(<void **>&list.ids, &list.capacity, <uint64_t>list.count + 1, 4) < 0
         or grow(<void **>&trie.entries, &trie.entry_capacity, <uint64_t>trie.entry_count + 2, sizeof(Entry)) < 0
-        # Retiring must not fail for want of memory, so its room is made now.
+        # Retiring must not fail for want of memory, so its room is made now: what is in the kernel can
+        # then always be deleted. Until the next flush each live prefix may be deleted once.
+        or grow(<void **>&trie.deletes, &trie.delete_capacity, trie.delete_count + trie.prefixes + count, sizeof(pyprof_mapping_key)) < 0
         or grow(<void **>&trie.free_ids, &trie.free_capacity, <uint64_t>trie.entry_count + 2, 4) < 0
         or grow(<void **>&trie.retired, &trie.retired_capacity, <uint64_t>trie.entry_count + 2, sizeof(Retired)) < 0
         or grow(<void **>&trie.insert_keys, &trie.insert_key_capacity, trie.insert_count + count, sizeof(pyprof_mapping_key)) < 0
@@ -209,14 +211,12 @@ cdef int64_t trie_insert(
     return id
 
 
-cdef int trie_retire(Trie *trie, uint32_t id, uint64_t time) noexcept nogil:
-    """Takes a mapping out as of a time (CLOCK_MONOTONIC, ns). 0, or -1 without memory."""
+cdef void trie_retire(Trie *trie, uint32_t id, uint64_t time) noexcept nogil:
+    """Takes a live mapping out as of a time (CLOCK_MONOTONIC, ns)."""
     cdef Entry *entry = &trie.entries[id]
     cdef PidEntries *list = trie_pid(trie, entry.pid)
     cdef uint64_t count = prefix_count(entry.start, entry.last)
     cdef uint32_t at
-    if grow(<void **>&trie.deletes, &trie.delete_capacity, trie.delete_count + count, sizeof(pyprof_mapping_key)) < 0:
-        return -1
     put_keys(entry.pid, entry.start, entry.last, &trie.deletes[trie.delete_count])
     trie.delete_count += count
     at = position(trie, list, entry.start) - 1
@@ -230,22 +230,19 @@ cdef int trie_retire(Trie *trie, uint32_t id, uint64_t time) noexcept nogil:
     trie.retired_count += 1
     trie.live -= 1
     trie.prefixes -= count
-    return 0
 
 
-cdef int64_t trie_retire_range(
+cdef uint32_t trie_retire_range(
     Trie *trie, uint32_t pid, uint64_t start, uint64_t last, uint64_t time
 ) noexcept nogil:
-    """Retires every mapping of a process that shares an address with the range. How many, or -1."""
+    """Retires every mapping of a process that shares an address with the range; how many."""
     cdef PidEntries *list = trie_pid(trie, pid)
-    cdef uint32_t at
-    cdef int64_t count = 0
+    cdef uint32_t at, count = 0
     while list != NULL:
         at = position(trie, list, last)
         if at == 0 or trie.entries[list.ids[at - 1]].last < start:
             break
-        if trie_retire(trie, list.ids[at - 1], time) < 0:
-            return -1
+        trie_retire(trie, list.ids[at - 1], time)
         count += 1
         list = trie_pid(trie, pid)
     return count
@@ -306,10 +303,7 @@ cdef class MappingTrie:
 
     def retire(self, uint32_t pid, uint64_t start=0, uint64_t last=0xffffffffffffffff, uint64_t time=1):
         """Retires what a process has in [start, last], by default all; how many mappings that were."""
-        cdef int64_t count = trie_retire_range(&self.trie, pid, start, last, time)
-        if count < 0:
-            raise MemoryError
-        return count
+        return trie_retire_range(&self.trie, pid, start, last, time)
 
     def lookup(self, uint32_t pid, uint64_t address):
         """Number of the mapping that holds an address, or 0: what the kernel's look-up answers."""
@@ -376,7 +370,7 @@ cdef class MappingTrie:
         self.trie.insert_count = 0
         for i in range(self.trie.retired_count):
             if self.trie.retired[i].flushed_at == 0:
-                self.trie.retired[i].flushed_at = now
+                self.trie.retired[i].flushed_at = now if now else 1
         for pid in failed:
             self.retire(pid, time=now)
         return sorted(failed)

@@ -1,0 +1,32 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What all tests share: tests marked `bpf` run only where the kernel lets us."""
+
+import os
+from functools import cache
+
+import pytest
+
+from pyprof._native._libbpf import lib
+from pyprof.bpf.library import error_text, probe_program
+from pyprof.bpf.perf_events import online_cpus
+
+
+@cache
+def bpf_problem() -> str:
+    """Why BPF programs or perf events cannot be used here; "" where they can."""
+    code = probe_program()
+    if code:
+        return f"BPF programs cannot be loaded: {error_text(code)}"
+    fd = int(lib.pyprof_perf_sideband(online_cpus()[0], 0, 4096))
+    if fd < 0:
+        return f"perf events cannot be opened: {error_text(fd)}"
+    os.close(fd)
+    return ""
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    if item.get_closest_marker("bpf") is None or not bpf_problem():
+        return
+    if os.environ.get("PYPROF_REQUIRE_BPF") == "1":
+        pytest.fail(bpf_problem(), pytrace=False)
+    pytest.skip(bpf_problem())
