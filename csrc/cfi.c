@@ -1,0 +1,419 @@
+// SPDX-License-Identifier: Apache-2.0
+/* Call frame information to rows: collects the functions of a section, sorts them by address, runs
+ * the instructions of each, and numbers the distinct rules. */
+#include <errno.h>
+#include <stdlib.h>
+#include <sys/random.h>
+
+#include "cfi_internal.h"
+#include "hash.h"
+
+static const struct cfi_machine machines[] = {
+    [PYPROF_CFI_X86_64] = {.sp = 7, .fp = 6, .link = NO_REGISTER, .registers = 16},
+    [PYPROF_CFI_ARM64] = {.sp = 31, .fp = 29, .link = 30, .registers = 31},
+};
+
+/* Entries have 8 bytes at least, so that no count of them exceeds 32 bits. */
+#define MAX_SIZE ((uint64_t)1 << 34)
+
+struct order {
+	uint64_t start;
+	uint32_t fde;
+};
+
+struct cfi_rows {
+	struct pyprof_cfi *out;
+	size_t row_capacity;
+	uint32_t rule_capacity;
+	uint32_t
+	    *slots; /* number of a rule + 1; 0: free. A power of two of them, half full at most */
+	uint32_t slot_mask;
+	uint64_t seed;	  /* the rules come from the file, so collisions could be made on purpose */
+	uint64_t covered; /* addresses below are done */
+	uint64_t end;	  /* of the function at hand */
+};
+
+struct build {
+	const struct pyprof_cfi_input *in;
+	const struct cfi_machine *machine;
+	struct pyprof_cfi *out;
+	struct cfi_cie *cies;
+	size_t cie_count, cie_capacity;
+	struct cfi_fde *fdes;
+	size_t fde_count, fde_capacity;
+	struct order *order;
+	struct cfi_rows rows;
+};
+
+static void build_deinit(struct build *build)
+{
+	free(build->cies);
+	free(build->fdes);
+	free(build->order);
+	free(build->rows.slots);
+}
+
+/* Makes room for one more item, doubling. */
+static int grow(void **items, size_t *capacity, size_t count, size_t size)
+{
+	size_t wanted = *capacity ? 2 * *capacity : 64;
+	void *moved;
+
+	if (count < *capacity)
+		return 0;
+	moved = realloc(*items, wanted * size);
+	if (!moved)
+		return -ENOMEM;
+	*items = moved;
+	*capacity = wanted;
+	return 0;
+}
+
+static int read_cies(struct build *build)
+{
+	struct pyprof_cursor cursor = {build->in->data, build->in->data + build->in->size, false};
+	struct cfi_entry entry;
+	int error;
+
+	while (cfi_next_entry(build->in, &cursor, &entry)) {
+		if (!entry.is_cie)
+			continue;
+		error = grow((void **)&build->cies, &build->cie_capacity, build->cie_count,
+			     sizeof(*build->cies));
+		if (error)
+			return error;
+		cfi_read_cie(build->in, build->machine, &entry, &build->cies[build->cie_count++]);
+	}
+	if (cursor.bad)
+		build->out->skipped[PYPROF_REASON_ENTRY]++;
+	build->out->cie_count = build->cie_count;
+	return 0;
+}
+
+/* Index of the CIE at a position, which are in ascending order; -1: there is none. last is the
+ * index that was found before, most often the answer. */
+static ptrdiff_t find_cie(const struct build *build, uint64_t position, size_t last)
+{
+	size_t low = 0, high = build->cie_count;
+
+	if (last < high && build->cies[last].position == position)
+		return (ptrdiff_t)last;
+	while (low < high) {
+		size_t middle = low + (high - low) / 2;
+
+		if (build->cies[middle].position < position)
+			low = middle + 1;
+		else
+			high = middle;
+	}
+	if (low < build->cie_count && build->cies[low].position == position)
+		return (ptrdiff_t)low;
+	return -1;
+}
+
+static int read_fdes(struct build *build)
+{
+	struct pyprof_cursor cursor = {build->in->data, build->in->data + build->in->size, false};
+	struct pyprof_cfi *out = build->out;
+	struct cfi_entry entry;
+	struct cfi_fde *fde;
+	ptrdiff_t cie = 0;
+	size_t last = 0;
+	int error, reason;
+
+	while (cfi_next_entry(build->in, &cursor, &entry)) {
+		if (entry.is_cie)
+			continue;
+		cie = find_cie(build, entry.cie_position, last);
+		if (cie < 0) {
+			out->skipped[PYPROF_REASON_ENTRY]++;
+			continue;
+		}
+		last = (size_t)cie;
+		error = grow((void **)&build->fdes, &build->fde_capacity, build->fde_count,
+			     sizeof(*build->fdes));
+		if (error)
+			return error;
+		fde = &build->fdes[build->fde_count];
+		reason = cfi_read_fde(build->in, &build->cies[last], &entry, fde);
+		if (reason) {
+			out->skipped[reason]++;
+		} else if (!fde->start || fde->start == fde->end) {
+			/* What a linker leaves of a function that it removed. */
+			out->discarded++;
+		} else {
+			fde->cie = (uint32_t)last;
+			build->fde_count++;
+		}
+	}
+	return 0;
+}
+
+#define RADIX_BITS 11
+#define RADIX	   (1u << RADIX_BITS)
+
+/* One stable pass of a radix sort by the digit at shift. */
+static void sort_pass(const struct order *from, struct order *to, size_t count, uint64_t base,
+		      unsigned int shift)
+{
+	size_t starts[RADIX] = {0};
+	size_t total = 0;
+
+	for (size_t i = 0; i < count; i++)
+		starts[((from[i].start - base) >> shift) & (RADIX - 1)]++;
+	for (size_t i = 0; i < RADIX; i++) {
+		size_t here = starts[i];
+
+		starts[i] = total;
+		total += here;
+	}
+	for (size_t i = 0; i < count; i++)
+		to[starts[((from[i].start - base) >> shift) & (RADIX - 1)]++] = from[i];
+}
+
+/* Sorts functions by start; those that start at one address stay in the order of the section. */
+static int sort_functions(struct build *build)
+{
+	size_t count = build->fde_count;
+	struct order *from, *to, *swap;
+	uint64_t low = UINT64_MAX, high = 0;
+	bool sorted = true;
+
+	build->order = malloc((count ? count : 1) * 2 * sizeof(*build->order));
+	if (!build->order)
+		return -ENOMEM;
+	from = build->order;
+	to = from + count;
+	for (size_t i = 0; i < count; i++) {
+		uint64_t start = build->fdes[i].start;
+
+		from[i] = (struct order){start, (uint32_t)i};
+		sorted = sorted && start >= high;
+		low = start < low ? start : low;
+		high = start > high ? start : high;
+	}
+	if (sorted)
+		return 0;
+	for (unsigned int shift = 0; shift < 64 && (high - low) >> shift; shift += RADIX_BITS) {
+		sort_pass(from, to, count, low, shift);
+		swap = from;
+		from = to;
+		to = swap;
+	}
+	if (from != build->order)
+		memcpy(build->order, from, count * sizeof(*from));
+	return 0;
+}
+
+static uint64_t hash_rule(const struct pyprof_rule *rule, uint64_t seed)
+{
+	uint64_t words[2];
+
+	memcpy(words, rule, sizeof(words));
+	return pyprof_hash_two(words[0], words[1], seed);
+}
+
+static int grow_slots(struct cfi_rows *rows)
+{
+	uint32_t count = rows->slot_mask ? 2 * (rows->slot_mask + 1) : 1024;
+	uint32_t *slots;
+
+	if (!count)
+		return -E2BIG;
+	slots = calloc(count, sizeof(*slots));
+	if (!slots)
+		return -ENOMEM;
+	free(rows->slots);
+	rows->slots = slots;
+	rows->slot_mask = count - 1;
+	for (uint32_t i = 0; i < rows->out->rule_count; i++) {
+		uint64_t at = hash_rule(&rows->out->rules[i], rows->seed);
+
+		while (slots[at & rows->slot_mask])
+			at++;
+		slots[at & rows->slot_mask] = i + 1;
+	}
+	return 0;
+}
+
+/* The number of a rule, given to it at its first use. */
+static int intern(struct cfi_rows *rows, const struct pyprof_rule *rule, uint32_t *ret)
+{
+	struct pyprof_cfi *out = rows->out;
+	size_t capacity = rows->rule_capacity;
+	uint64_t at;
+	uint32_t number;
+	int error;
+
+	if (out->rule_count >= rows->slot_mask / 2) {
+		error = grow_slots(rows);
+		if (error)
+			return error;
+	}
+	at = hash_rule(rule, rows->seed);
+	while ((number = rows->slots[at & rows->slot_mask]) != 0) {
+		if (!memcmp(&out->rules[number - 1], rule, sizeof(*rule))) {
+			*ret = number - 1;
+			return 0;
+		}
+		at++;
+	}
+	error = grow((void **)&out->rules, &capacity, out->rule_count, sizeof(*rule));
+	if (error)
+		return error;
+	rows->rule_capacity = (uint32_t)capacity;
+	out->rules[out->rule_count] = *rule;
+	*ret = out->rule_count++;
+	rows->slots[at & rows->slot_mask] = *ret + 1;
+	return 0;
+}
+
+static int put(struct cfi_rows *rows, uint64_t address, uint32_t number)
+{
+	struct pyprof_cfi *out = rows->out;
+	size_t count = out->row_count, wanted = rows->row_capacity;
+	uint64_t *addresses;
+	uint32_t *numbers;
+
+	if (count && out->addresses[count - 1] == address)
+		out->row_count = --count; /* of no length: what comes now holds */
+	if (count ? out->numbers[count - 1] == number : number == PYPROF_RULE_NONE)
+		return 0;
+	if (count == UINT32_MAX)
+		return -E2BIG;
+	if (count == rows->row_capacity) {
+		wanted = wanted ? 2 * wanted : 256;
+		addresses = realloc(out->addresses, wanted * sizeof(*addresses));
+		if (!addresses)
+			return -ENOMEM;
+		out->addresses = addresses;
+		numbers = realloc(out->numbers, wanted * sizeof(*numbers));
+		if (!numbers)
+			return -ENOMEM;
+		out->numbers = numbers;
+		rows->row_capacity = wanted;
+	}
+	out->addresses[count] = address;
+	out->numbers[count] = number;
+	out->row_count = count + 1;
+	return 0;
+}
+
+int cfi_put_row(struct cfi_rows *rows, uint64_t address, const struct pyprof_rule *rule)
+{
+	uint32_t number;
+	int error;
+
+	if (address < rows->covered)
+		address = rows->covered;
+	if (address >= rows->end)
+		return 0;
+	error = intern(rows, rule, &number);
+	return error ? error : put(rows, address, number);
+}
+
+static int make_rows(struct build *build)
+{
+	static const struct pyprof_rule none = {0};
+	struct cfi_rows *rows = &build->rows;
+	uint32_t number;
+	int error = intern(rows, &none, &number);
+
+	for (size_t i = 0; !error && i < build->fde_count; i++) {
+		const struct cfi_fde *fde = &build->fdes[build->order[i].fde];
+
+		if (fde->start > rows->covered)
+			error = put(rows, rows->covered, PYPROF_RULE_NONE);
+		else if (fde->start < rows->covered)
+			build->out->overlaps++;
+		if (error || fde->end <= rows->covered)
+			continue;
+		rows->end = fde->end;
+		error =
+		    cfi_run_function(build->in, build->machine, &build->cies[fde->cie], fde, rows);
+		rows->covered = fde->end;
+	}
+	return error ? error : put(rows, rows->covered, PYPROF_RULE_NONE);
+}
+
+static void count_unsupported(struct pyprof_cfi *out)
+{
+	for (size_t i = 0; i < out->row_count; i++) {
+		const struct pyprof_rule *rule = &out->rules[out->numbers[i]];
+
+		if (rule->ra == PYPROF_RA_UNDEFINED)
+			continue;
+		if (rule->cfa == PYPROF_CFA_UNSUPPORTED)
+			out->unsupported[rule->other]++;
+		else if (rule->fp == PYPROF_FP_UNSUPPORTED)
+			out->unsupported[rule->fp_offset]++;
+	}
+}
+
+/* Gives back what doubling left over; a failure leaves all as it is. */
+static void shrink(struct pyprof_cfi *out)
+{
+	size_t count = out->row_count ? out->row_count : 1;
+	void *moved;
+
+	moved = realloc(out->addresses, count * sizeof(*out->addresses));
+	if (moved)
+		out->addresses = moved;
+	moved = realloc(out->numbers, count * sizeof(*out->numbers));
+	if (moved)
+		out->numbers = moved;
+}
+
+int pyprof_cfi_build(const struct pyprof_cfi_input *in, struct pyprof_cfi *ret)
+{
+	struct build build __attribute__((cleanup(build_deinit))) = {
+	    .in = in,
+	    .machine = &machines[in->machine],
+	    .out = ret,
+	    .rows = {.out = ret},
+	};
+	int error;
+
+	memset(ret, 0, sizeof(*ret));
+	if (in->size > MAX_SIZE)
+		return -E2BIG;
+	/* Early in boot there may be no randomness yet; then addresses have to do. */
+	if (getrandom(&build.rows.seed, sizeof(build.rows.seed), GRND_NONBLOCK) < 0)
+		build.rows.seed = (uintptr_t)ret ^ (uintptr_t)in->data;
+	error = read_cies(&build);
+	if (!error)
+		error = read_fdes(&build);
+	if (!error)
+		error = sort_functions(&build);
+	if (!error)
+		error = make_rows(&build);
+	if (error)
+		return error;
+	ret->fde_count = build.fde_count;
+	count_unsupported(ret);
+	shrink(ret);
+	return 0;
+}
+
+void pyprof_cfi_deinit(struct pyprof_cfi *cfi)
+{
+	free(cfi->addresses);
+	free(cfi->numbers);
+	free(cfi->rules);
+	memset(cfi, 0, sizeof(*cfi));
+}
+
+ptrdiff_t pyprof_cfi_find(const struct pyprof_cfi *cfi, uint64_t address)
+{
+	size_t low = 0, high = cfi->row_count;
+
+	while (low < high) {
+		size_t middle = low + (high - low) / 2;
+
+		if (cfi->addresses[middle] <= address)
+			low = middle + 1;
+		else
+			high = middle;
+	}
+	return (ptrdiff_t)low - 1;
+}

@@ -1,0 +1,192 @@
+// SPDX-License-Identifier: Apache-2.0
+/* From the decoder's state to the rule that unwinders apply, or to why there is none. */
+#include "cfi_internal.h"
+
+void cfi_unsupported_rule(int reason, struct pyprof_rule *ret)
+{
+	*ret = (struct pyprof_rule){.cfa = PYPROF_CFA_UNSUPPORTED, .other = reason};
+}
+
+/* Each sets the fields of its part and returns an enum pyprof_reason. */
+
+static int set_cfa_register(const struct cfi_machine *machine, uint8_t reg, int32_t offset,
+			    struct pyprof_rule *rule)
+{
+	rule->cfa_offset = offset;
+	if (reg == machine->sp) {
+		rule->cfa = PYPROF_CFA_SP;
+	} else if (reg == machine->fp) {
+		rule->cfa = PYPROF_CFA_FP;
+	} else {
+		rule->cfa = PYPROF_CFA_REGISTER;
+		if (reg >= machine->registers)
+			return PYPROF_REASON_CFA_REGISTER;
+		rule->flags = (__u8)PYPROF_RULE_WITH_CFA_REGISTER(reg);
+	}
+	return PYPROF_REASON_NONE;
+}
+
+static int set_cfa(const struct cfi_machine *machine, const struct cfi_state *state,
+		   struct pyprof_rule *rule)
+{
+	const struct expression *expression = &state->expression;
+
+	if (state->cfa == CFA_UNSET)
+		return PYPROF_REASON_CFA_MISSING;
+	if (state->cfa == CFA_BY_REGISTER) {
+		if (state->offset_reason)
+			return state->offset_reason;
+		return set_cfa_register(machine, state->reg, state->offset, rule);
+	}
+	if (expression->kind == EXPRESSION_BASE)
+		return set_cfa_register(machine, expression->base, expression->offset, rule);
+	rule->cfa_offset = expression->offset;
+	rule->other = expression->added;
+	if (expression->kind == EXPRESSION_PLT)
+		rule->cfa = PYPROF_CFA_PLT;
+	else if (expression->kind == EXPRESSION_DEREF && expression->base == machine->sp)
+		rule->cfa = PYPROF_CFA_AT_SP;
+	else if (expression->kind == EXPRESSION_DEREF && expression->base == machine->fp)
+		rule->cfa = PYPROF_CFA_AT_FP;
+	else
+		return PYPROF_REASON_CFA_EXPRESSION;
+	return PYPROF_REASON_NONE;
+}
+
+static int set_fp(const struct cfi_machine *machine, const struct place *place,
+		  struct pyprof_rule *rule)
+{
+	rule->fp_offset = place->offset;
+	switch (place->kind) {
+	case PLACE_SAME:
+		rule->fp = PYPROF_FP_SAME;
+		return PYPROF_REASON_NONE;
+	case PLACE_UNDEFINED:
+		rule->fp = PYPROF_FP_UNDEFINED;
+		return PYPROF_REASON_NONE;
+	case PLACE_REGISTER:
+		rule->fp = PYPROF_FP_IN_REGISTER;
+		rule->fp_offset = place->base;
+		return place->base < machine->registers ? PYPROF_REASON_NONE
+							: PYPROF_REASON_FP_REGISTER;
+	case PLACE_UNKNOWN:
+		return place->offset;
+	default:
+		break;
+	}
+	if (place->kind == PLACE_VALUE) {
+		rule->fp = PYPROF_FP_IS_CFA;
+		return place->base == CFA_VALUE ? PYPROF_REASON_NONE : PYPROF_REASON_FP_EXPRESSION;
+	}
+	if (place->base == CFA_VALUE)
+		rule->fp = PYPROF_FP_AT_CFA;
+	else if (place->base == machine->fp)
+		rule->fp = PYPROF_FP_AT_FP;
+	else if (place->base == machine->sp)
+		rule->fp = PYPROF_FP_AT_SP;
+	else
+		return PYPROF_REASON_FP_EXPRESSION;
+	return PYPROF_REASON_NONE;
+}
+
+/* `other` has one user: where the CFA is it, the return address must do without. */
+static int set_other(struct pyprof_rule *rule, uint8_t ra, int32_t other)
+{
+	rule->ra = ra;
+	if (rule->cfa == PYPROF_CFA_AT_SP || rule->cfa == PYPROF_CFA_AT_FP ||
+	    rule->cfa == PYPROF_CFA_PLT)
+		return PYPROF_REASON_COMBINATION;
+	rule->other = other;
+	return PYPROF_REASON_NONE;
+}
+
+static int set_ra(const struct cfi_machine *machine, const struct cfi_cie *cie,
+		  const struct place *place, struct pyprof_rule *rule)
+{
+	uint64_t reg = place->base;
+
+	switch (place->kind) {
+	case PLACE_UNDEFINED:
+		rule->ra = PYPROF_RA_UNDEFINED;
+		return PYPROF_REASON_NONE;
+	case PLACE_UNKNOWN:
+		return place->offset;
+	case PLACE_VALUE:
+		return PYPROF_REASON_RA_EXPRESSION;
+	case PLACE_AT:
+		if (place->base != CFA_VALUE)
+			return PYPROF_REASON_RA_EXPRESSION;
+		if (place->offset == -8) {
+			rule->ra = PYPROF_RA_BELOW_CFA;
+			return PYPROF_REASON_NONE;
+		}
+		return set_other(rule, PYPROF_RA_AT_CFA, place->offset);
+	case PLACE_SAME:
+		reg = cie->ra_column;
+		break;
+	default:
+		break;
+	}
+	if (reg == machine->link) {
+		rule->ra = PYPROF_RA_LINK;
+		return PYPROF_REASON_NONE;
+	}
+	if (reg >= machine->registers)
+		return place->kind == PLACE_SAME ? PYPROF_REASON_RA_MISSING
+						 : PYPROF_REASON_RA_REGISTER;
+	return set_other(rule, PYPROF_RA_IN_REGISTER, (int32_t)reg);
+}
+
+/* All three registers from where the kernel saved them, as glibc states it for the trampoline that
+ * signal handlers return to. */
+static bool set_context(const struct cfi_machine *machine, const struct cfi_state *state,
+			struct pyprof_rule *rule)
+{
+	const struct expression *cfa = &state->expression;
+
+	if (state->cfa != CFA_BY_EXPRESSION || cfa->kind != EXPRESSION_DEREF || cfa->added ||
+	    cfa->base != machine->sp)
+		return false;
+	if (state->fp.kind != PLACE_AT || state->fp.base != machine->sp ||
+	    state->ra.kind != PLACE_AT || state->ra.base != machine->sp)
+		return false;
+	rule->cfa = PYPROF_CFA_CONTEXT;
+	rule->fp = PYPROF_FP_AT_SP;
+	rule->ra = PYPROF_RA_AT_SP;
+	rule->cfa_offset = cfa->offset;
+	rule->fp_offset = state->fp.offset;
+	rule->other = state->ra.offset;
+	return true;
+}
+
+void cfi_rule_of(const struct cfi_machine *machine, const struct cfi_cie *cie,
+		 const struct cfi_state *state, struct pyprof_rule *ret)
+{
+	int reason, fp_reason;
+
+	memset(ret, 0, sizeof(*ret));
+	if (!set_context(machine, state, ret)) {
+		reason = set_cfa(machine, state, ret);
+		if (state->ra.kind == PLACE_UNDEFINED && reason) {
+			/* The end of the stack needs no CFA. */
+			cfi_unsupported_rule(reason, ret);
+			ret->ra = PYPROF_RA_UNDEFINED;
+			return;
+		}
+		if (!reason)
+			reason = set_ra(machine, cie, &state->ra, ret);
+		if (reason) {
+			cfi_unsupported_rule(reason, ret);
+			return;
+		}
+		fp_reason = set_fp(machine, &state->fp, ret);
+		if (fp_reason) {
+			ret->fp = PYPROF_FP_UNSUPPORTED;
+			ret->fp_offset = fp_reason;
+		}
+	}
+	if (cie->is_signal_frame)
+		ret->flags |= PYPROF_RULE_SIGNAL;
+	if (state->is_signed)
+		ret->flags |= PYPROF_RULE_SIGNED;
+}

@@ -1,0 +1,56 @@
+# SPDX-License-Identifier: Apache-2.0
+cimport cython
+from libc.stddef cimport size_t
+from libc.stdint cimport int32_t, uint8_t, uint32_t, uint64_t
+
+
+cdef extern from "cfi.h" nogil:
+    struct pyprof_rule:
+        uint8_t cfa
+        uint8_t fp
+        uint8_t ra
+        uint8_t flags
+        int32_t cfa_offset
+        int32_t fp_offset
+        int32_t other
+
+    enum: PYPROF_RULE_NONE
+    enum: PYPROF_REASON_COUNT
+
+    # Also an enum; only its values are of use.
+    ctypedef int pyprof_cfi_machine "enum pyprof_cfi_machine"
+    enum: PYPROF_CFI_X86_64
+    enum: PYPROF_CFI_ARM64
+
+    struct pyprof_cfi_input:
+        const uint8_t *data
+        size_t size
+        uint64_t address
+        uint64_t text_base
+        uint64_t data_base
+        pyprof_cfi_machine machine
+        bint debug_frame
+        bint stop_at_zero
+
+    struct pyprof_cfi:
+        uint64_t *addresses
+        uint32_t *numbers
+        size_t row_count
+        pyprof_rule *rules
+        uint32_t rule_count
+        size_t cie_count
+        size_t fde_count
+        size_t overlaps
+        size_t discarded
+        uint64_t *unsupported
+        uint64_t *skipped
+
+    int pyprof_cfi_build(const pyprof_cfi_input *input, pyprof_cfi *ret)
+    void pyprof_cfi_deinit(pyprof_cfi *cfi)
+    Py_ssize_t pyprof_cfi_find(const pyprof_cfi *cfi, uint64_t address)
+
+
+@cython.final
+cdef class UnwindRows:
+    # Does not change once made, so other modules may read it without the GIL while they hold a reference.
+    cdef pyprof_cfi cfi
