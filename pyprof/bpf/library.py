@@ -19,7 +19,10 @@ KEY_SIZE = 16
 # kernel/bpf/verifier.c: the first two until Linux 6.11, the third from there on.
 UNKNOWN_HELPER = re.compile(r"(?:invalid func|unknown func|cannot use helper) (\w+)#([0-9]+)")
 LATE_HELPERS = {158: "bpf_get_current_task_btf", 175: "bpf_task_pt_regs", 181: "bpf_loop"}  # linux/bpf.h
-BOILERPLATE = re.compile(r"processed [0-9]+ insns|-- END PROG LOAD LOG|libbpf: (?:prog '.*': failed to load|failed to load object)")
+BOILERPLATE = re.compile(
+    r"processed [0-9]+ insns|.*-- END PROG LOAD LOG"
+    r"|libbpf: (?:prog '.*': failed to load|failed to load object)"
+)
 
 
 def error_text(code: int) -> str:
@@ -60,7 +63,8 @@ def load_error(code: int, log: str) -> HostError:
     helper = missing_helper(log)
     if helper:
         return HostError(f"the kernel lacks the BPF helper {helper}: pyprof needs Linux 5.15 or newer")
-    if code in (-errno.EPERM, -errno.EACCES):
+    # EACCES is the verifier's as well, for memory that a program may not touch.
+    if code == -errno.EPERM or (code == -errno.EACCES and "PROG LOAD LOG" not in log):
         return HostError(
             "the kernel refuses BPF programs: run as root (or with CAP_BPF, CAP_PERFMON and CAP_SYS_PTRACE), "
             "and not under kernel lockdown"
@@ -102,7 +106,9 @@ class BpfObject:
         self._bpf = ffi.NULL
         image = resources.files("pyprof.bpf").joinpath("sampler.bpf.o")
         if not image.is_file():
-            raise HostError("sampler.bpf.o is missing from the installation: build it (`make build`) or reinstall")
+            raise HostError(
+                "sampler.bpf.o is missing from the installation: build it (`make build`) or reinstall"
+            )
         data = image.read_bytes()
         out = ffi.new("struct pyprof_bpf **")
         code = lib.pyprof_bpf_load(

@@ -8,9 +8,11 @@ import signal
 import sys
 import time
 from contextlib import ExitStack
+from pathlib import Path
 
+from pyprof.cli.arguments import process_id
 from pyprof.control import ControlSocket
-from pyprof.errors import TargetError
+from pyprof.errors import HostError, OutputError, TargetError
 from pyprof.export.formats import FORMATS, STDOUT, format_for, write_file
 from pyprof.launch import Launched
 from pyprof.profile.model import By, Profile
@@ -22,6 +24,11 @@ Ctrl-C, which ends a recording early and still writes it.
 """
 
 EPILOG = """\
+examples:
+  sudo pyprof record -d 10                        the whole host for 10 s, into flamegraph.html
+  sudo pyprof record -F 999 -p 4711 --top 20      one process and its children, until Ctrl-C
+  sudo pyprof record -o build.folded -- make -j8  a command, from its first instruction to its end
+
 formats, by the ending of FILE: {formats}; `-` is standard output.
 
 A folded line is `process;root frame;...;leaf frame COUNT`; kernel frames end in _[k].
@@ -43,11 +50,40 @@ def seconds(text: str) -> float:
     return value
 
 
-def process_id(text: str) -> int:
-    pid = int(text)
-    if not 0 < pid < 2**22:
-        raise argparse.ArgumentTypeError(f"{text} is not a process ID")
-    return pid
+def check_writable(output: str) -> None:
+    """Tells before a recording, not after it, that its file cannot be written.
+
+    Raises:
+        OutputError: there is no such folder, or no right to write there.
+    """
+    path = Path(output)
+    if output == STDOUT:
+        return
+    if path.is_dir():
+        raise OutputError(f"cannot write the profile to {output!r}: it is a folder")
+    if not path.parent.is_dir():
+        raise OutputError(f"cannot write the profile to {output!r}: there is no folder {str(path.parent)!r}")
+    if not os.access(path if path.exists() else path.parent, os.W_OK):
+        raise OutputError(f"cannot write the profile to {output!r}: no right to")
+
+
+def prepare(session: Session) -> None:
+    """Prepares a session.
+
+    Raises:
+        HostError: this host cannot profile; says what is missing and how to get it.
+        TargetError: a process that was named is not there.
+    """
+    from pyprof.host import State, check_pid_namespace, explain_missing
+
+    try:
+        session.prepare()
+    except HostError as error:
+        raise HostError(explain_missing() or str(error)) from error
+    # Nothing fails there, but samples would get the names of other processes.
+    namespace = check_pid_namespace()
+    if namespace.state is State.MISSING:
+        raise HostError(namespace.sentence)
 
 
 class Verb:
@@ -93,6 +129,7 @@ class Verb:
             self._parser.error("--json and -o - both want standard output")
         if args.command and args.pid:
             self._parser.error("name processes with -p or give a COMMAND, not both")
+        check_writable(args.output)
         recording = Recording(args)
         status = recording.run()
         write_file(recording.profile, args.output, form)
@@ -129,7 +166,7 @@ class Recording:
                 self._command = Launched(args.command, redirected)
                 stack.callback(self._command.close)
             session = stack.enter_context(Session(options))
-            session.prepare()
+            prepare(session)
             stack.callback(on_signals(session, (signal.SIGINT, signal.SIGTERM), self._interrupt))
             control = ControlSocket(session.state)
             stack.callback(control.close)
