@@ -5,8 +5,8 @@ import os
 from functools import cache
 
 import pytest
-
 from pyprof._native._libbpf import lib
+
 from pyprof.bpf.library import error_text, probe_program
 from pyprof.bpf.perf_events import online_cpus
 

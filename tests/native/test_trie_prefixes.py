@@ -2,6 +2,7 @@
 """Splitting ranges into prefixes: exact cover, and as few as can be."""
 
 from functools import cache
+from itertools import pairwise
 
 import pytest
 from hypothesis import given
@@ -77,7 +78,7 @@ def test_prefixes_cover_the_range_exactly_and_are_the_fewest(a: int, b: int) -> 
     found = blocks(start, last)
     assert found[0][0] == start
     assert found[-1][1] == last
-    for (_, before), (after, _) in zip(found, found[1:], strict=False):
+    for (_, before), (after, _) in pairwise(found):
         assert after == before + 1
     for first, end in found:
         assert first % (end - first + 1) == 0

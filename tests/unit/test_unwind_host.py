@@ -4,8 +4,8 @@
 import struct
 
 import pytest
-
 from pyprof._native._libbpf import ffi, lib
+
 from pyprof.bpf.library import end_texts
 
 BASE = 0x7FFC00000000
@@ -24,7 +24,7 @@ def stack_of(words: dict[int, int], size: int = 0x100) -> bytes:
 
 
 def unwind(
-    stack: bytes, fp: int, sp: int = BASE, pc: int = 0x401000, base: int = BASE, capacity: int = 64
+    stack: bytes, fp: int, *, sp: int = BASE, pc: int = 0x401000, base: int = BASE, capacity: int = 64
 ) -> tuple[list[int], str]:
     """Program counters, leaf first, and why the walk ended."""
     pcs = ffi.new("uint64_t[]", capacity + 1)
