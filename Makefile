@@ -6,6 +6,7 @@ STAMPS := .stamps
 SOURCES := setup.py $(wildcard bpf/* csrc/*.c csrc/*.h csrc/*.py pyprof/_native/*.pyx pyprof/_native/*.pxd) \
 	$(shell find web -type f -not -path '*/node_modules/*' -not -path '*/dist/*' 2>/dev/null)
 CFORMAT = $(shell git ls-files 'bpf/*.[ch]' 'csrc/*.[ch]' 'tests/*.c' 'tests/*.cc')
+GENERATE := build_bpf --inplace build_web --inplace
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
@@ -31,14 +32,17 @@ $(STAMPS)/venv: pyproject.toml | $(STAMPS)/packages-build
 	$(PY) -m pip install -q -r $(STAMPS)/requirements.txt
 	@touch $@
 
+# A debug build leaves modules that look up to date.
 $(STAMPS)/build: $(SOURCES) $(STAMPS)/venv
-	$(PY) setup.py -q build_bpf --inplace build_web --inplace build_ext --inplace -j2
-	test -x .venv/bin/pyprof || $(PY) -m pip install -q --no-build-isolation --no-deps -e . --config-settings editable_mode=compat
+	$(PY) setup.py -q $(GENERATE) build_ext --inplace -j2 $(if $(wildcard $(STAMPS)/debug),--force)
+	test -x .venv/bin/pyprof || $(PY) -m pip install -q --no-build-isolation --no-deps -e .
+	@rm -f $(STAMPS)/debug
 	@touch $@
 
 debug: $(STAMPS)/venv ## build in place with bounds checks and allocation counters
-	PYPROF_DEBUG=1 $(PY) setup.py -q build_bpf --inplace build_web --inplace build_ext --inplace --force -j2
+	@touch $(STAMPS)/debug
 	@rm -f $(STAMPS)/build
+	PYPROF_DEBUG=1 $(PY) setup.py -q $(GENERATE) build_ext --inplace --force -j2
 
 test: build | $(STAMPS)/packages-test ## run all tests
 	$(PY) -m pytest
@@ -61,12 +65,9 @@ format: $(STAMPS)/venv | $(STAMPS)/packages-test ## format the sources
 	$(PY) -m ruff format .
 	clang-format-19 -i $(CFORMAT)
 
-wheel: $(STAMPS)/venv | $(STAMPS)/packages-test ## dist/: sdist and repaired manylinux wheel
+wheel: $(STAMPS)/venv ## dist/: sdist and repaired manylinux wheel
 	rm -rf dist
-	$(PY) -m build --outdir dist/raw
-	PATH="$$PWD/.venv/bin:$$PATH" $(PY) -m auditwheel repair -w dist dist/raw/*.whl
-	mv dist/raw/*.tar.gz dist/
-	rm -rf dist/raw
+	packaging/build-wheel dist
 
 clean: ## remove what was built
 	rm -rf build dist $(STAMPS) *.egg-info web/dist web/node_modules pyprof/export/flamegraph_template.html

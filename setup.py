@@ -70,7 +70,7 @@ class build_bpf(GeneratedFiles):
     def products(self) -> dict[str, list[str]]:
         headers = [str(header) for header in HEADERS]
         return {
-            f"pyprof/bpf/{source.stem}.o": [str(source), *headers]
+            f"pyprof/bpf/{source.stem}.o": [str(source), *headers, "setup.py"]
             for source in sorted(Path("bpf").glob("*.bpf.c"))
         }
 
@@ -124,10 +124,16 @@ def extension(path: Path) -> Extension:
         ".".join(path.with_suffix("").parts),
         [str(path)],
         include_dirs=["csrc", "bpf"],
-        depends=[str(header) for header in HEADERS],
+        depends=[*map(str, HEADERS), "setup.py"],
         define_macros=[("PYPROF_DEBUG", "1")] if DEBUG else [],
         # Cython's own output is not clean under -Wextra; what we write in C is, and is compiled so.
-        extra_compile_args=["-O1" if DEBUG else "-O3", "-g1", "-Wall", "-Werror", "-Wno-unused-function"],
+        # No debug information in what is shipped: it names folders of the machine that built it.
+        extra_compile_args=[
+            *(["-O1", "-g"] if DEBUG else ["-O3", "-g0"]),
+            "-Wall",
+            "-Werror",
+            "-Wno-unused-function",
+        ],
     )
 
 

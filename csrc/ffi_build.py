@@ -44,8 +44,8 @@ ffibuilder.set_source(
     '#include "loader.h"',
     sources=["csrc/loader.c", "csrc/unwind_host.c"],
     include_dirs=["csrc"],
-    depends=[*sorted(f"csrc/{path.name}" for path in HERE.glob("*.h")), "bpf/unwind.h"],
-    extra_compile_args=[*pkg_config("--cflags", "libbpf"), "-std=gnu11", "-O2", "-Wall", "-Wextra", "-Werror"],
+    depends=[*sorted(f"csrc/{path.name}" for path in HERE.glob("*.h")), "bpf/unwind.h", "csrc/ffi_build.py"],
+    extra_compile_args=[*pkg_config("--cflags", "libbpf"), "-std=gnu11", "-O2", "-g0", "-Wall", "-Wextra", "-Werror"],
     extra_link_args=pkg_config("--libs", "libbpf"),
 )
 
