@@ -176,7 +176,7 @@ def _file_offset_by_readelf(path: Path, address: int) -> int:
 def test_identity_is_the_same_without_section_headers(tmp_path: Path) -> None:
     path = compile_source(tmp_path, "hello.c", HELLO, "-Wl,--build-id=sha1")
     before = identity_at(path)
-    run("llvm-objcopy", "--strip-sections", str(path), str(tmp_path / "bare"))
+    run("llvm-objcopy-19", "--strip-sections", str(path), str(tmp_path / "bare"))
     after = identity_at(tmp_path / "bare")
     assert before.build_id
     assert after.build_id == before.build_id

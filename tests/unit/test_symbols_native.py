@@ -203,7 +203,7 @@ def test_unsized_assembly_label_is_a_guess_up_to_the_next_function(versioned: Pa
 
 def test_exported_functions_are_named_without_section_headers(tmp_path: Path) -> None:
     bare = tmp_path / "libc.bare"
-    run("llvm-objcopy", "--strip-sections", str(LIBS / "libc.so.6"), str(bare))
+    run("llvm-objcopy-19", "--strip-sections", str(LIBS / "libc.so.6"), str(bare))
     full = {symbol for symbol in functions_by_address(LIBS / "libc.so.6") if symbol}
     addresses = sorted(full)
     assert names_at(symbols_of(bare), addresses) == names_at(symbols_of(LIBS / "libc.so.6"), addresses)
@@ -223,7 +223,7 @@ def test_dynamic_symbols_are_counted_by_either_hash_table(tmp_path: Path, style:
         output="many.so",
     )
     values = nm_symbols(path, "-D")
-    run("llvm-objcopy", "--strip-sections", str(path), str(tmp_path / "bare.so"))
+    run("llvm-objcopy-19", "--strip-sections", str(path), str(tmp_path / "bare.so"))
     symbols = symbols_of(tmp_path / "bare.so")
     assert symbols.counts == {".dynsym": 50}
     assert names_at(symbols, values.values()) == list(values)
