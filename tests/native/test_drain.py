@@ -373,17 +373,14 @@ def test_records_that_wrap_around_are_read_whole() -> None:
         assert len(world.take()) == 13
 
 
+RECORDS = st.binary(max_size=120) | st.binary(max_size=9).map(
+    lambda tail: sample(1, 9, user=[(START, 0)]) + tail
+)
+LENGTHS = st.none() | st.integers(0, 2**30 - 1) | st.integers(0, 200)
+
+
 @settings(max_examples=60, deadline=None)
-@given(
-    st.lists(
-        st.tuples(
-            st.sampled_from([0, BUSY, DISCARD, 0]),
-            st.binary(max_size=120) | st.builds(lambda tail: sample(1, 9, user=[(START, 0)]) + tail, st.binary(max_size=9)),
-            st.none() | st.integers(0, 2**30 - 1) | st.integers(0, 200),
-        ),
-        max_size=20,
-    )
-)  # fmt: skip
+@given(st.lists(st.tuples(st.sampled_from([0, 0, BUSY, DISCARD]), RECORDS, LENGTHS), max_size=20))
 def test_no_bytes_at_all_stop_the_reader(records: list[tuple[int, bytes, int | None]]) -> None:
     with World() as world:
         known(world)

@@ -172,7 +172,7 @@ def test_two_rings_are_merged_by_time(side: Side) -> None:
 
 
 def test_records_that_wrap_around_are_read_whole(side: Side) -> None:
-    # Their 88 bytes do not divide 4096, so records and, in the end, each of their parts lie across the ring's end.
+    # Their length does not divide the ring's: in the end each of their parts has lain across its end.
     for i in range(500):
         side.apply(mmap2(1, i, 0x10000 * i, 0x1000, path=b"/wrapped"))
     assert [row[0] for row in side.process(1)["ranges"]] == [0x10000 * i for i in range(500)]

@@ -125,7 +125,8 @@ def sample(
     user, kernel = user or [], kernel or []
     head = struct.pack(
         "=QQIIHHBBBB16s16s",
-        time, start_time, pid, tid or pid, len(user), len(kernel), end, 0, kernel_thread, 0, name, thread_name,
+        time, start_time, pid, tid or pid, len(user), len(kernel), end, 0, kernel_thread, 0,
+        name, thread_name,
     )  # fmt: skip
     frames = b"".join(struct.pack("=QII", pc, mapping, 0) for pc, mapping in user)
     return head + frames + array("Q", kernel).tobytes()
