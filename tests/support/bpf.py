@@ -30,8 +30,8 @@ def shown(kind: str) -> dict[int, dict[str, Any]]:
 
 
 def left_after(kind: str, numbers: set[int], seconds: float = 30) -> set[int]:
-    """Which objects are still there when none of them goes any more: programs, and the maps that they hold, are
-    freed only after an RCU grace period."""
+    """Which objects do not go within so many seconds: programs, and the maps that they hold, are freed only
+    after an RCU grace period."""
     limit = time.monotonic() + seconds
     left = numbers & shown(kind).keys()
     while left and time.monotonic() < limit:
