@@ -41,7 +41,7 @@ class Launched:
             os.close(self._go)
             if not os.read(go, 1):
                 os._exit(0)  # the profiler gave up
-            for number in (signal.SIGINT, signal.SIGPIPE, signal.SIGTERM):
+            for number in (signal.SIGINT, signal.SIGPIPE, signal.SIGTERM, signal.SIGXFSZ):
                 signal.signal(number, signal.SIG_DFL)
             if stdout is not None:
                 os.dup2(stdout, 1)

@@ -284,7 +284,8 @@ class Progress:
         counts = session.accounting()
         total = f"/{self._duration:g}" if self._duration else ""
         line = f"{passed:.1f}{total} s  {counts.reported} samples  {sum(counts.lost.values())} lost  (Ctrl-C ends)"
-        width = os.get_terminal_size(2).columns if os.isatty(2) else 80
+        # A terminal whose size nobody set, such as a serial console, says 0.
+        width = (os.get_terminal_size(2).columns if os.isatty(2) else 0) or 80
         sys.stderr.write("\r" + line[: max(width - 1, 10)] + "\x1b[K")
         sys.stderr.flush()
 
