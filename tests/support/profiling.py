@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Runs targets and the recorder for system tests."""
 
+import hashlib
 import json
 import os
+import shutil
 import subprocess
 import sys
 import time
@@ -13,16 +15,30 @@ from typing import Any, NamedTuple
 
 ROOT = Path(__file__).parents[2]
 TARGETS = ROOT / "tests" / "targets"
+SCALE = float(os.environ.get("PYPROF_TEST_SCALE", "1"))
+"""How many times slower than a usual machine this one is: what must end within some time may take so long."""
 
 
 def build_target(folder: Path, source: str, *flags: str, compiler: str = "clang-19") -> Path:
     """Compiles tests/targets/SOURCE, at -O2 and with frame pointers unless flags say otherwise.
 
     By clang: on x86 gcc, from -O1 on, leaves the frame pointer out of leaf functions whatever it is told.
+    PYPROF_TEST_TARGETS names a folder that keeps what was compiled, for machines that are slow at it.
     """
     path = folder / Path(source).stem
-    command = [compiler, "-O2", "-g", "-fno-omit-frame-pointer", "-o", str(path), str(TARGETS / source), *flags]
-    subprocess.run(command, check=True)
+    command = [compiler, "-O2", "-g", "-fno-omit-frame-pointer", *flags]
+    kept = None
+    if "PYPROF_TEST_TARGETS" in os.environ:
+        text = (TARGETS / source).read_text()
+        key = hashlib.sha256(repr((command, text)).encode()).hexdigest()[:16]
+        kept = Path(os.environ["PYPROF_TEST_TARGETS"]) / key / path.name
+    if kept is not None and kept.exists():
+        shutil.copy(kept, path)
+        return path
+    subprocess.run([*command[:1], str(TARGETS / source), "-o", str(path), *command[1:]], check=True)
+    if kept is not None:
+        kept.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(path, kept)
     return path
 
 
@@ -79,9 +95,9 @@ def record(output: Path, *arguments: str | Path) -> Recorded:
 
 def wait_until(condition: Callable[[], bool], what: str, seconds: float = 10) -> None:
     """Looks until a condition of the kernel's holds that no pipe can tell of."""
-    deadline = time.monotonic() + seconds
+    deadline = time.monotonic() + seconds * SCALE
     while not condition():
-        assert time.monotonic() < deadline, f"not within {seconds} s: {what}"
+        assert time.monotonic() < deadline, f"not within {seconds * SCALE} s: {what}"
         os.sched_yield()
 
 
