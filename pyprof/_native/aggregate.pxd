@@ -21,7 +21,7 @@ cdef struct FrameRow:
 cdef struct StackRow:
     uint64_t start  # in the pool
     uint32_t length
-    uint32_t tag
+    uint32_t tag  # of its frames' rows, not of their numbers
 
 
 cdef struct ProcessRow:
@@ -67,8 +67,7 @@ cdef int aggregate_init(Aggregate *a, uint64_t seed) noexcept nogil
 cdef void aggregate_deinit(Aggregate *a) noexcept nogil
 cdef void aggregate_clear(Aggregate *a) noexcept nogil
 # Each returns the number of the row, made where it is new, or -1 without memory.
-cdef int64_t aggregate_frame(Aggregate *a, uint32_t kind, uint32_t executable, uint64_t address) noexcept nogil
-cdef int64_t aggregate_stack(Aggregate *a, const uint32_t *frames, uint32_t length) noexcept nogil
+cdef int64_t aggregate_stack(Aggregate *a, const FrameRow *frames, uint32_t length) noexcept nogil
 cdef int64_t aggregate_process(
     Aggregate *a, uint32_t serial, uint32_t pid, uint64_t start_time, const char *name
 ) noexcept nogil

@@ -12,7 +12,7 @@ cimport cython
 from cpython.bytes cimport PyBytes_FromStringAndSize
 from libc.stdint cimport int64_t, uint32_t, uint64_t
 from libc.stdlib cimport free
-from libc.string cimport memcmp, memcpy, memset
+from libc.string cimport memcpy, memset
 
 from pyprof._native.hashing cimport pyprof_hash_bytes, pyprof_hash_two
 from pyprof._native.index cimport (
@@ -78,50 +78,69 @@ cdef inline int room(Index *index, void **rows, uint64_t *capacity, uint64_t ite
     return grow(rows, capacity, <uint64_t>index.used + 1, item)
 
 
-cdef int64_t aggregate_frame(Aggregate *a, uint32_t kind, uint32_t executable, uint64_t address) noexcept nogil:
+cdef int64_t aggregate_frame(Aggregate *a, const FrameRow *frame) noexcept nogil:
+    """Number of the frame, made where it is new, or -1 without memory."""
     cdef Index *index = &a.frame_index
     cdef uint32_t tag = <uint32_t>(
-        pyprof_hash_two(address, (<uint64_t>kind << 32) | executable, a.seed) >> 32
+        pyprof_hash_two(frame.address, (<uint64_t>frame.kind << 32) | frame.executable, a.seed) >> 32
     )
     cdef uint32_t at = tag & index.mask
-    cdef FrameRow *row
     while index.slots[at]:
-        if <uint32_t>(index.slots[at] >> 32) == tag:
-            row = &a.frames[slot_id(index.slots[at])]
-            if row.address == address and row.executable == executable and row.kind == kind:
-                return slot_id(index.slots[at])
+        if <uint32_t>(index.slots[at] >> 32) == tag and same_frame(&a.frames[slot_id(index.slots[at])], frame):
+            return slot_id(index.slots[at])
         at = (at + 1) & index.mask
     if room(index, <void **>&a.frames, &a.frame_capacity, sizeof(FrameRow)) < 0:
         return -1
-    row = &a.frames[index.used]
-    row.address = address
-    row.executable = executable
-    row.kind = kind
+    a.frames[index.used] = frame[0]
     index_add(index, tag, index.used)
     return index.used - 1
 
 
-cdef int64_t aggregate_stack(Aggregate *a, const uint32_t *frames, uint32_t length) noexcept nogil:
+cdef inline bint same_frame(const FrameRow *one, const FrameRow *other) noexcept nogil:
+    return one.address == other.address and one.executable == other.executable and one.kind == other.kind
+
+
+cdef bint same_stack(
+    const Aggregate *a, const StackRow *row, const FrameRow *frames, uint32_t length
+) noexcept nogil:
+    cdef const uint32_t *numbers = &a.pool[row.start]
+    cdef uint32_t i
+    if row.length != length:
+        return False
+    for i in range(length):
+        if not same_frame(&a.frames[numbers[i]], &frames[i]):
+            return False
+    return True
+
+
+cdef int64_t aggregate_stack(Aggregate *a, const FrameRow *frames, uint32_t length) noexcept nogil:
+    """The stack is hashed as it comes: only the frames of one that is new are looked up, one by one."""
     cdef Index *index = &a.stack_index
-    cdef uint64_t size = <uint64_t>length * sizeof(uint32_t)
-    cdef uint32_t tag = <uint32_t>(pyprof_hash_bytes(frames, size, a.seed) >> 32)
-    cdef uint32_t at = tag & index.mask
+    cdef uint32_t tag = <uint32_t>(
+        pyprof_hash_bytes(frames, <uint64_t>length * sizeof(FrameRow), a.seed) >> 32
+    )
+    cdef uint32_t at = tag & index.mask, i
+    cdef int64_t frame
     cdef StackRow *row
     while index.slots[at]:
-        if <uint32_t>(index.slots[at] >> 32) == tag:
-            row = &a.stacks[slot_id(index.slots[at])]
-            if row.length == length and memcmp(&a.pool[row.start], frames, size) == 0:
-                return slot_id(index.slots[at])
+        if <uint32_t>(index.slots[at] >> 32) == tag and same_stack(
+            a, &a.stacks[slot_id(index.slots[at])], frames, length
+        ):
+            return slot_id(index.slots[at])
         at = (at + 1) & index.mask
     if room(index, <void **>&a.stacks, &a.stack_capacity, sizeof(StackRow)) < 0:
         return -1
     if grow(<void **>&a.pool, &a.pool_capacity, a.pool_used + length + 1, sizeof(uint32_t)) < 0:
         return -1
+    for i in range(length):
+        frame = aggregate_frame(a, &frames[i])
+        if frame < 0:
+            return -1
+        a.pool[a.pool_used + i] = <uint32_t>frame
     row = &a.stacks[index.used]
     row.start = a.pool_used
     row.length = length
     row.tag = tag
-    memcpy(&a.pool[a.pool_used], frames, size)
     a.pool_used += length
     index_add(index, tag, index.used)
     return index.used - 1
@@ -220,15 +239,14 @@ cdef class Aggregator:
         const uint64_t *addresses, uint32_t length, uint64_t count
     ) noexcept nogil:
         """length: at most MAX_FRAMES. Number of the sample row, or -1 without memory."""
-        cdef uint32_t ids[MAX_FRAMES]
+        cdef FrameRow frames[MAX_FRAMES]
         cdef int64_t id
         cdef uint32_t i
         for i in range(length):
-            id = aggregate_frame(&self.table, kinds[i], executables[i], addresses[i])
-            if id < 0:
-                return -1
-            ids[i] = <uint32_t>id
-        id = aggregate_stack(&self.table, ids, length)
+            frames[i].address = addresses[i]
+            frames[i].executable = executables[i]
+            frames[i].kind = kinds[i]
+        id = aggregate_stack(&self.table, frames, length)
         if id < 0:
             return -1
         return aggregate_add(&self.table, process, thread, <uint32_t>id, count)

@@ -4,7 +4,7 @@
 from libc.stddef cimport size_t
 from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 
-from pyprof._native.aggregate cimport Aggregate, Aggregator
+from pyprof._native.aggregate cimport Aggregate, Aggregator, FrameRow
 from pyprof._native.processes cimport Process, ProcessTable, Table
 from pyprof._native.sideband cimport Sideband, SidebandReader
 
@@ -68,7 +68,7 @@ cdef struct Drain:
     uint64_t malformed
     uint64_t first_sample  # time of the first one
     uint64_t incomplete[32]
-    uint32_t frames[2048]
+    FrameRow frames[2048]
 
 
 cdef class SampleReader:

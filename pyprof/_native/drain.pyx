@@ -22,8 +22,8 @@ from pyprof._native.aggregate cimport (
     KIND_KERNEL,
     KIND_NATIVE,
     KIND_UNKNOWN,
+    FrameRow,
     aggregate_add,
-    aggregate_frame,
     aggregate_process,
     aggregate_stack,
     aggregate_thread,
@@ -79,10 +79,24 @@ cdef bint is_sound(const pyprof_sample *sample, uint64_t size) noexcept nogil:
     )
 
 
-cdef int64_t user_frame(
-    Drain *d, const Process *process, const pyprof_sample *sample, const pyprof_frame *frame, bint is_caller
+cdef inline void set_frame(FrameRow *row, uint32_t kind, uint32_t executable, uint64_t address) noexcept nogil:
+    row.kind = kind
+    row.executable = executable
+    row.address = address
+
+
+cdef void set_user_frame(FrameRow *row, uint32_t executable, uint64_t address) noexcept nogil:
+    if executable == ANONYMOUS or executable == NO_EXECUTABLE:
+        set_frame(row, KIND_UNKNOWN, executable, 0)
+    else:
+        set_frame(row, KIND_NATIVE, executable, address)
+
+
+cdef bint user_frame(
+    Drain *d, const Process *process, const pyprof_sample *sample, const pyprof_frame *frame, bint is_caller,
+    FrameRow *row
 ) noexcept nogil:
-    """Number of a user frame; -1 without memory, -2 where nothing executable is mapped there."""
+    """Sets the row of a user frame; False where nothing executable is mapped there."""
     cdef Trie *trie = d.table.trie
     cdef const Entry *entry
     cdef const Range *range
@@ -90,16 +104,14 @@ cdef int64_t user_frame(
     if frame.mapping and frame.mapping <= trie.entry_count:
         entry = &trie.entries[frame.mapping]
         if entry.pid == sample.pid and (entry.retired_at == 0 or sample.time < entry.retired_at):
-            if entry.executable == ANONYMOUS or entry.executable == NO_EXECUTABLE:
-                return aggregate_frame(d.aggregate, KIND_UNKNOWN, entry.executable, 0)
-            return aggregate_frame(d.aggregate, KIND_NATIVE, entry.executable, address - entry.bias)
+            set_user_frame(row, entry.executable, address - entry.bias)
+            return True
     range = ranges_find(process.ranges, frame.pc)
     # What was mapped only after the sample was taken is not what ran.
     if range == NULL or range.since > sample.time:
-        return -2
-    if range.executable == ANONYMOUS or range.executable == NO_EXECUTABLE:
-        return aggregate_frame(d.aggregate, KIND_UNKNOWN, range.executable, 0)
-    return aggregate_frame(d.aggregate, KIND_NATIVE, range.executable, address - range.bias)
+        return False
+    set_user_frame(row, range.executable, address - range.bias)
+    return True
 
 
 cdef int64_t stack_of(Drain *d, Process *process, const pyprof_sample *sample, uint8_t *end) noexcept nogil:
@@ -107,20 +119,17 @@ cdef int64_t stack_of(Drain *d, Process *process, const pyprof_sample *sample, u
     cdef const pyprof_frame *user = <const pyprof_frame *>(<const uint8_t *>sample + sizeof(pyprof_sample))
     cdef const uint64_t *kernel = <const uint64_t *>(user + sample.user_frames)
     cdef uint32_t count = 0, i
-    cdef int64_t id
+    cdef bint found
     for i in range(sample.kernel_frames):
-        id = aggregate_frame(d.aggregate, KIND_KERNEL, NO_EXECUTABLE, kernel[i] - (i > 0))
-        if id < 0:
-            return -1
-        d.frames[count] = <uint32_t>id
+        set_frame(&d.frames[count], KIND_KERNEL, NO_EXECUTABLE, kernel[i] - (i > 0))
         count += 1
     for i in range(sample.user_frames):
-        id = user_frame(d, process, sample, &user[i], i > 0)
-        if id == -2 and i == 0 and count and process.known:
+        found = user_frame(d, process, sample, &user[i], i > 0, &d.frames[count])
+        if not found and i == 0 and count and process.known:
             # In the middle of an exec: the registers are the old program's, whose memory is gone.
             end[0] = PYPROF_END_COMPLETE if process.ranges == NULL else PYPROF_END_NO_MAPPING
             break
-        if id == -2:
+        if not found:
             if not process.exited_at and process.known and sample.time > process.rescan_after:
                 # Something is mapped that no event told, or the address is no address at all.
                 process.rescan_after = sample.time + 10 * SECOND
@@ -128,10 +137,7 @@ cdef int64_t stack_of(Drain *d, Process *process, const pyprof_sample *sample, u
             if i > 0:
                 end[0] = PYPROF_END_NO_MAPPING
                 break
-            id = aggregate_frame(d.aggregate, KIND_UNKNOWN, NO_EXECUTABLE, 0)
-        if id < 0:
-            return -1
-        d.frames[count] = <uint32_t>id
+            set_frame(&d.frames[count], KIND_UNKNOWN, NO_EXECUTABLE, 0)
         count += 1
     if process.gone and end[0] != PYPROF_END_COMPLETE:
         end[0] = PYPROF_END_PROCESS_GONE
