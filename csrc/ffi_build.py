@@ -37,6 +37,8 @@ CONSTANTS = [
 ]
 
 ffibuilder.cdef("struct pyprof_mapping_key { uint32_t prefix_len; uint32_t pid; uint64_t address; };")
+FLAGS = ["-std=gnu11", "-O2", "-g0", "-Wall", "-Wextra", "-Werror"]
+
 ffibuilder.cdef(declarations("loader.h") + declarations("unwind_host.h"))
 ffibuilder.cdef("\n".join(f"#define {name} ..." for name in CONSTANTS))
 ffibuilder.set_source(
@@ -45,7 +47,7 @@ ffibuilder.set_source(
     sources=["csrc/loader.c", "csrc/unwind_host.c"],
     include_dirs=["csrc"],
     depends=[*sorted(f"csrc/{path.name}" for path in HERE.glob("*.h")), "bpf/unwind.h", "csrc/ffi_build.py"],
-    extra_compile_args=[*pkg_config("--cflags", "libbpf"), "-std=gnu11", "-O2", "-g0", "-Wall", "-Wextra", "-Werror"],
+    extra_compile_args=[*pkg_config("--cflags", "libbpf"), *FLAGS],
     extra_link_args=pkg_config("--libs", "libbpf"),
 )
 

@@ -1,10 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 /* libbpf and perf_event_open for Python: load, attach, map access. See loader.h. */
+#ifndef _GNU_SOURCE
+#define _GNU_SOURCE /* vasprintf */
+#endif
 #include "loader.h"
 
 #include <bpf/bpf.h>
 #include <bpf/libbpf.h>
 #include <errno.h>
+#include <limits.h>
 #include <linux/perf_event.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -26,27 +30,25 @@ static size_t log_used;
 
 static int keep_log(enum libbpf_print_level level, const char *format, va_list args)
 {
-	char line[2048];
-	int length;
+	const size_t room = sizeof(log_text) - 1;
+	char *line = NULL;
+	size_t length, keep;
 
-	if (level == LIBBPF_DEBUG)
+	if (level == LIBBPF_DEBUG || vasprintf(&line, format, args) < 0)
 		return 0;
-	length = vsnprintf(line, sizeof(line), format, args);
-	if (length < 0)
-		return 0;
-	if ((size_t)length >= sizeof(line))
-		length = sizeof(line) - 1;
-	if (log_used + (size_t)length + 1 > sizeof(log_text)) {
-		size_t half = log_used / 2;
-
-		memmove(log_text, log_text + half, log_used - half);
-		log_used -= half;
-		if (log_used + (size_t)length + 1 > sizeof(log_text))
-			log_used = 0;
+	length = strlen(line);
+	if (length >= room) {
+		memcpy(log_text, line + length - room, room);
+		log_used = room;
+	} else {
+		keep = log_used < room - length ? log_used : room - length;
+		memmove(log_text, log_text + log_used - keep, keep);
+		memcpy(log_text + keep, line, length);
+		log_used = keep + length;
 	}
-	memcpy(log_text + log_used, line, (size_t)length + 1);
-	log_used += (size_t)length;
-	return length;
+	log_text[log_used] = 0;
+	free(line);
+	return (int)(length < INT_MAX ? length : INT_MAX);
 }
 
 const char *pyprof_bpf_log(void)
@@ -59,9 +61,10 @@ const char *pyprof_libbpf_version(void)
 	return libbpf_version_string();
 }
 
-int pyprof_probe_loop(void)
+int pyprof_probe_helper(uint32_t helper)
 {
-	return libbpf_probe_bpf_helper(BPF_PROG_TYPE_PERF_EVENT, BPF_FUNC_loop, NULL) == 1;
+	return libbpf_probe_bpf_helper(BPF_PROG_TYPE_PERF_EVENT, (enum bpf_func_id)helper, NULL) ==
+	       1;
 }
 
 int pyprof_probe_program(void)
@@ -109,7 +112,7 @@ int pyprof_bpf_load(const void *object, size_t size, uint32_t ring_bytes, uint32
 {
 	struct pyprof_config config = {
 	    .wakeup_bytes = wakeup_bytes,
-	    .has_loop = !force_plain_loop && pyprof_probe_loop(),
+	    .has_loop = !force_plain_loop && pyprof_probe_helper(BPF_FUNC_loop),
 	};
 	LIBBPF_OPTS(bpf_object_open_opts, options, .object_name = "pyprof");
 	struct pyprof_bpf *bpf;
@@ -288,7 +291,7 @@ int pyprof_perf_sampler(int cpu, uint32_t hz, int cycles, int program_fd)
 	struct perf_event_attr attr = {
 	    .size = sizeof(attr),
 	    .type = cycles ? PERF_TYPE_HARDWARE : PERF_TYPE_SOFTWARE,
-	    .config = cycles ? PERF_COUNT_HW_CPU_CYCLES : PERF_COUNT_SW_CPU_CLOCK,
+	    .config = cycles ? (uint64_t)PERF_COUNT_HW_CPU_CYCLES : PERF_COUNT_SW_CPU_CLOCK,
 	    .sample_freq = hz,
 	    .freq = 1,
 	    .disabled = 1,

@@ -46,8 +46,9 @@ int pyprof_perf_sampler(int cpu, uint32_t hz, int cycles, int program_fd);
 int pyprof_perf_sideband(int cpu, int build_ids, uint32_t wakeup_bytes);
 int pyprof_perf_enable(int fd, int enable);
 
-/* 1 where the kernel lets a perf_event program call bpf_loop, 0 where not. */
-int pyprof_probe_loop(void);
+/* 1 where the kernel lets a perf_event program call a helper (by its number, BPF_FUNC_*), 0 where
+ * not. Says nothing where BPF is refused as a whole. */
+int pyprof_probe_helper(uint32_t helper);
 /* 0 where a minimal perf_event program loads. */
 int pyprof_probe_program(void);
 

@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Iterable
 from contextlib import ExitStack
 from dataclasses import dataclass, field
+from pathlib import Path
 from types import TracebackType
 from typing import Self
 
@@ -205,7 +206,7 @@ class Session:
         self.table.forget_exited(now - GRACE)
         for pid in self.table.leaders():
             # Threads may have gone on without their leader; who is in /proc is right.
-            if os.path.exists(f"/proc/{pid}"):
+            if Path(f"/proc/{pid}").exists():
                 self.table.watch_leader(pid)
             else:
                 self.table.ended(pid, now)
@@ -236,7 +237,7 @@ class Session:
             "out of memory": counts["no_memory"],
             "malformed record": counts["malformed"],
         }
-        complete, *ends = self.reader.ends()
+        ends = self.reader.ends()[1:]
         texts = end_texts()[1:]
         return Accounting(
             taken=kernel["taken"] - counts["filtered"],

@@ -18,7 +18,8 @@ KEY_SIZE = 16
 
 # kernel/bpf/verifier.c: the first two until Linux 6.11, the third from there on.
 UNKNOWN_HELPER = re.compile(r"(?:invalid func|unknown func|cannot use helper) (\w+)#([0-9]+)")
-LATE_HELPERS = {158: "bpf_get_current_task_btf", 175: "bpf_task_pt_regs", 181: "bpf_loop"}  # linux/bpf.h
+BPF_LOOP = 181
+LATE_HELPERS = {158: "bpf_get_current_task_btf", 175: "bpf_task_pt_regs", BPF_LOOP: "bpf_loop"}  # linux/bpf.h
 BOILERPLATE = re.compile(
     r"processed [0-9]+ insns|.*-- END PROG LOAD LOG"
     r"|libbpf: (?:prog '.*': failed to load|failed to load object)"
@@ -44,9 +45,14 @@ def probe_program() -> int:
     return int(lib.pyprof_probe_program())
 
 
+def probe_helper(number: int) -> bool:
+    """Whether perf_event programs can call a helper, by its number in linux/bpf.h."""
+    return bool(lib.pyprof_probe_helper(number) == 1)
+
+
 def probe_loop() -> bool:
     """Whether perf_event programs can call bpf_loop()."""
-    return bool(lib.pyprof_probe_loop() == 1)
+    return probe_helper(BPF_LOOP)
 
 
 def missing_helper(log: str) -> str:
@@ -75,6 +81,14 @@ def load_error(code: int, log: str) -> HostError:
         )
     if code == -errno.ENOMEM:
         return HostError("no memory for the BPF maps: free some, or raise the memory limit of the cgroup")
+    # Older kernels stumble over something else first, and their logs do not tell the helper.
+    lacking = [
+        name for number, name in LATE_HELPERS.items() if number != BPF_LOOP and not probe_helper(number)
+    ]
+    if lacking:
+        return HostError(
+            f"the kernel lacks the BPF helper {' and '.join(lacking)}: pyprof needs Linux 5.15 or newer"
+        )
     lines = [line.strip() for line in log.splitlines() if line.strip() and not BOILERPLATE.match(line)]
     tail = f": {lines[-1]}" if lines else ""
     return HostError(

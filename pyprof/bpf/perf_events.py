@@ -48,12 +48,15 @@ def open_error(code: int, event: str) -> HostError:
     if code in (-errno.EPERM, -errno.EACCES):
         return HostError("the kernel refuses whole-host perf events: run as root or with CAP_PERFMON")
     if code in (-errno.ENOENT, -errno.EOPNOTSUPP, -errno.ENODEV) and event == "cycles":
-        return HostError("this machine has no hardware cycle counter for us: use --event cpu-clock (the default)")
+        return HostError(
+            "this machine has no hardware cycle counter for us: use --event cpu-clock (the default)"
+        )
     if code == -errno.EMFILE:
         return HostError("too many open files for one event on each CPU: raise `ulimit -n`")
     if code == -errno.EINVAL and event != "side-band":
         return HostError(
-            f"the kernel refuses the event {event} at this rate: see /proc/sys/kernel/perf_event_max_sample_rate"
+            f"the kernel refuses the event {event} at this rate: "
+            "see /proc/sys/kernel/perf_event_max_sample_rate"
         )
     if code == -errno.ENOSYS:
         return HostError("the kernel has no perf events: it needs CONFIG_PERF_EVENTS")

@@ -118,7 +118,9 @@ class Verb:
             "-e", "--event", choices=["cpu-clock", "cycles"], default="cpu-clock",
             help="what drives the sampling; cycles needs a hardware counter (default cpu-clock)",
         )  # fmt: skip
-        parser.add_argument("--top", type=int, default=0, metavar="N", help="also print the N hottest functions")
+        parser.add_argument(
+            "--top", type=int, default=0, metavar="N", help="also print the N hottest functions"
+        )
         parser.add_argument("--json", action="store_true", help="print a summary as one JSON object")
         parser.add_argument("command", nargs="*", metavar="COMMAND", help=argparse.SUPPRESS)
         self._parser = parser
@@ -211,7 +213,9 @@ class Recording:
         if self._command is None:
             self._ending = True
         elif self._interrupts == 1:
-            self._command.signal(number)
+            # From a terminal Ctrl-C goes to the command as well.
+            if number != signal.SIGINT or not sys.stdin.isatty():
+                self._command.signal(number)
         else:
             self._command.signal(signal.SIGKILL)
 
@@ -225,7 +229,12 @@ class Recording:
 
             rows = hottest(profile, args.top)
             table = render(rows, counts.reported)
-            print(table, end="", file=sys.stderr if args.json or args.output == STDOUT else sys.stdout, flush=True)
+            print(
+                table,
+                end="",
+                file=sys.stderr if args.json or args.output == STDOUT else sys.stdout,
+                flush=True,
+            )
         cpu = time.process_time()
         if args.json:
             report = {
@@ -241,7 +250,10 @@ class Recording:
             return
         lost = sum(counts.lost.values())
         incomplete = sum(counts.incomplete.values())
-        say(f"{counts.taken} samples taken in {duration:.1f} s, {counts.reported} reported, {lost} lost{reasons(counts.lost)}")
+        say(
+            f"{counts.taken} samples taken in {duration:.1f} s, {counts.reported} reported, "
+            f"{lost} lost{reasons(counts.lost)}"
+        )
         if incomplete:
             share = incomplete / max(counts.reported, 1)
             say(f"{share:.1%} of the stacks do not reach their thread's start{reasons(counts.incomplete)}")
@@ -283,7 +295,8 @@ class Progress:
         passed = now - self._begun
         counts = session.accounting()
         total = f"/{self._duration:g}" if self._duration else ""
-        line = f"{passed:.1f}{total} s  {counts.reported} samples  {sum(counts.lost.values())} lost  (Ctrl-C ends)"
+        lost = sum(counts.lost.values())
+        line = f"{passed:.1f}{total} s  {counts.reported} samples  {lost} lost  (Ctrl-C ends)"
         # A terminal whose size nobody set, such as a serial console, says 0.
         width = (os.get_terminal_size(2).columns if os.isatty(2) else 0) or 80
         sys.stderr.write("\r" + line[: max(width - 1, 10)] + "\x1b[K")

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Whole recordings: rates, accounting, cost, commands, and what stays behind."""
 
+import json
 import os
 import signal
 import subprocess
@@ -93,12 +94,12 @@ def test_lost_samples_are_counted_when_the_ring_is_full(tmp_path: Path) -> None:
         recorder.send_signal(signal.SIGCONT)
         recorder.send_signal(signal.SIGINT)
         out, _ = recorder.communicate()
-    import json
-
     samples = json.loads(out)["samples"]
     assert samples["lost"]["ring buffer full"] > 0
     assert samples["taken"] == samples["reported"] + sum(samples["lost"].values())
-    assert sum(int(line.rpartition(" ")[2]) for line in output.read_text().splitlines()) == samples["reported"]
+    assert (
+        sum(int(line.rpartition(" ")[2]) for line in output.read_text().splitlines()) == samples["reported"]
+    )
 
 
 def sampler_fds(pid: int) -> dict[str, int]:
@@ -115,19 +116,20 @@ def sampler_fds(pid: int) -> dict[str, int]:
 
 def sampler_runs(pid: int) -> bool:
     try:
-        links = [os.readlink(entry) for entry in Path(f"/proc/{pid}/fd").iterdir()]
+        links = [entry.readlink() for entry in Path(f"/proc/{pid}/fd").iterdir()]
     except OSError:
         return False
-    return sum("perf_event" in link for link in links) >= 2 * len(os.sched_getaffinity(0))
+    return sum("perf_event" in str(link) for link in links) >= 2 * len(os.sched_getaffinity(0))
 
 
 def ring_is_full(pid: int) -> bool:
     """Whether the counter of refused samples is above 0, read by bpftool."""
-    import json
-
     for number in sampler_fds(pid).values():
         done = subprocess.run(
-            ["bpftool", "-j", "map", "show", "id", str(number)], check=False, capture_output=True, text=True
+            ["bpftool", "-j", "map", "show", "id", str(number)],
+            check=False,
+            capture_output=True,
+            text=True,
         )
         if done.returncode or json.loads(done.stdout).get("name") != "counters":
             continue
@@ -145,7 +147,9 @@ def ring_is_full(pid: int) -> bool:
 def test_nothing_stays_in_the_kernel_when_the_recorder_is_killed(tmp_path: Path) -> None:
     before = bpf_ids("prog"), bpf_ids("map")
     with subprocess.Popen(
-        [sys.executable, "-m", "pyprof", "record", "-o", tmp_path / "out.folded"], cwd=ROOT, stderr=subprocess.DEVNULL
+        [sys.executable, "-m", "pyprof", "record", "-o", tmp_path / "out.folded"],
+        cwd=ROOT,
+        stderr=subprocess.DEVNULL,
     ) as recorder:
         wait_until(lambda: sampler_runs(recorder.pid), "the recorder samples")
         assert bpf_ids("prog") > before[0]
@@ -157,21 +161,20 @@ def test_nothing_stays_in_the_kernel_when_the_recorder_is_killed(tmp_path: Path)
 def test_recording_works_without_optional_privileges_and_files(tmp_path: Path) -> None:
     """No CAP_SYS_RESOURCE, no locked memory to spare, no tracefs, no list of modules."""
     script = (
-        "mount -t tmpfs none /sys/kernel; "
-        "for f in /proc/modules /proc/kcore; do test -e $f && mount --bind /dev/null $f; done; "
+        "for d in debug tracing; do mount -t tmpfs none /sys/kernel/$d; done; "
+        "for f in modules kcore; do test -e /proc/$f && mount --bind /dev/null /proc/$f; done; "
         "ulimit -l 0; "
         'exec setpriv --bounding-set -sys_resource --inh-caps -sys_resource "$@"'
     )
     output = tmp_path / "out.folded"
-    # BTF lies in /sys/kernel as well: keep that.
-    script = script.replace("none /sys/kernel", "none /sys/kernel/debug", 1)
+    command = [sys.executable, "-m", "pyprof", "record", "-d", "1", "-F", "499", "--json", "-o", output]
     done = subprocess.run(
-        ["unshare", "-m", "bash", "-c", script, "-", sys.executable, "-m", "pyprof", "record", "-d", "1", "-F", "499",
-         "--json", "-o", output],
-        cwd=ROOT, capture_output=True, text=True, check=False,
-    )  # fmt: skip
-    import json
-
+        ["unshare", "-m", "bash", "-c", script, "-", *command],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["samples"]["reported"] > 0
 
