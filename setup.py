@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Native build steps: BPF objects, Cython modules, the libbpf binding, the web page. Metadata is in pyproject.toml."""
+"""Native build steps: BPF objects, Cython modules, libbpf binding, web page. Metadata: pyproject.toml."""
 
 import os
 import platform
@@ -21,7 +21,7 @@ HEADERS = [*sorted(Path("csrc").glob("*.h")), *sorted(Path("bpf").glob("*.h"))]
 
 
 class GeneratedFiles(Command):
-    """Base of the steps that make package files from sources other than Python (setuptools' SubCommand protocol)."""
+    """Base of the steps that make package files from other sources (setuptools' SubCommand protocol)."""
 
     user_options: ClassVar = [
         ("build-lib=", "d", "where built modules go"),
@@ -102,8 +102,8 @@ class build_web(GeneratedFiles):
     description = "bundle the flame graph page into pyprof/export/flamegraph_template.html"
 
     def products(self) -> dict[str, list[str]]:
-        sources = [path for path in Path("web").rglob("*") if path.is_file() and "node_modules" not in path.parts]
-        sources = [path for path in sources if "dist" not in path.parts]
+        made = {"node_modules", "dist"}
+        sources = [path for path in Path("web").rglob("*") if path.is_file() and not made & set(path.parts)]
         return {"pyprof/export/flamegraph_template.html": sorted(map(str, sources))}
 
     def make(self, target: str, dest: Path) -> None:

@@ -60,9 +60,7 @@ class Scanner:
         self._table.scanned(pid, stat.num_threads, ranges, now)
         return True
 
-    def _number(
-        self, pid: int, mapping: Mapping, numbers: dict[tuple[int, int, int, bytes], int]
-    ) -> int:
+    def _number(self, pid: int, mapping: Mapping, numbers: dict[tuple[int, int, int, bytes], int]) -> int:
         key = (mapping.dev_major, mapping.dev_minor, mapping.inode, mapping.path)
         number = numbers.get(key) if mapping.inode else None
         if number is not None:
