@@ -1,0 +1,21 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Prints, at the end, how many times faster than each rival we are."""
+
+import pytest
+
+from benchmarks.ratios import summary
+
+
+@pytest.hookimpl(trylast=True)  # after the tables
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    session = getattr(config, "_benchmarksession", None)
+    groups: dict[str, dict[str, float]] = {}
+    for result in session.benchmarks if session is not None else []:
+        rival = (result.params or {}).get("rival")
+        if rival is not None and not result.has_error:
+            groups.setdefault(result.group, {})[rival] = result.stats.min
+    lines = list(summary(groups))
+    if lines:
+        terminalreporter.section("times as fast as")
+    for line in lines:
+        terminalreporter.write_line(line)
