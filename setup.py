@@ -138,7 +138,7 @@ def extension(path: Path) -> Extension:
 
 
 setup(
-    ext_modules=cythonize(
+    ext_modules=cythonize(  # type: ignore[no-untyped-call]
         [extension(path) for path in sorted(Path("pyprof/_native").glob("*.pyx"))],
         build_dir=CYTHON_DIR,
         compiler_directives={

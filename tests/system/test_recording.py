@@ -104,7 +104,7 @@ def test_lost_samples_are_counted_when_the_ring_is_full(tmp_path: Path) -> None:
 
 def sampler_fds(pid: int) -> dict[str, int]:
     """Names of the BPF objects that a process holds -> their IDs."""
-    found = {}
+    found: dict[str, int] = {}
     for entry in Path(f"/proc/{pid}/fdinfo").iterdir():
         text = entry.read_text()
         for line in text.splitlines():
@@ -167,7 +167,7 @@ def test_recording_works_without_optional_privileges_and_files(tmp_path: Path) -
         'exec setpriv --bounding-set -sys_resource --inh-caps -sys_resource "$@"'
     )
     output = tmp_path / "out.folded"
-    command = [sys.executable, "-m", "pyprof", "record", "-d", "1", "-F", "499", "--json", "-o", output]
+    command = [sys.executable, "-m", "pyprof", "record", "-d", "1", "-F", "499", "--json", "-o", str(output)]
     done = subprocess.run(
         ["unshare", "-m", "bash", "-c", script, "-", *command],
         cwd=ROOT,

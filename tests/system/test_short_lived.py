@@ -3,14 +3,13 @@
 
 import os
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from pyprof.profile.model import By
 from pyprof.session import GRACE, SECOND, Options, Session
-from tests.support.profiling import build_target
+from tests.support.profiling import build_target, record
 
 pytestmark = pytest.mark.bpf
 
@@ -69,13 +68,7 @@ def test_2000_processes_leave_no_entries(tmp_path: Path, capfd: pytest.CaptureFi
 def test_every_short_process_is_named_and_resolved(tmp_path: Path) -> None:
     """Samples of processes that are never published still name their program's functions."""
     target = build_target(tmp_path, "spawner.c")
-    command = [sys.executable, "-m", "pyprof", "record", "-F", "997", "-o", "-", "--format", "folded", "--",
-               target, "300", "4"]  # fmt: skip
-    done = subprocess.run(command, check=True, capture_output=True, text=True)
-    stacks = {
-        tuple(line.rpartition(" ")[0].split(";")): int(line.rpartition(" ")[2])
-        for line in done.stdout.splitlines()
-    }
+    stacks = record(tmp_path / "out.folded", "-F", "997", "--", target, "300", "4").folded()
     working = sum(count for stack, count in stacks.items() if "work" in stack)
     assert working > 300 * 5 * 0.5
     assert all(stack[0] == "spawner" for stack in stacks)
