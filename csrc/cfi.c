@@ -3,10 +3,8 @@
  * the instructions of each, and numbers the distinct rules. */
 #include <errno.h>
 #include <stdlib.h>
-#include <sys/random.h>
 
 #include "cfi_internal.h"
-#include "hash.h"
 
 static const struct cfi_machine machines[] = {
     [PYPROF_CFI_X86_64] = {.sp = 7, .fp = 6, .link = NO_REGISTER, .registers = 16},
@@ -19,18 +17,6 @@ static const struct cfi_machine machines[] = {
 struct order {
 	uint64_t start;
 	uint32_t fde;
-};
-
-struct cfi_rows {
-	struct pyprof_cfi *out;
-	size_t row_capacity;
-	uint32_t rule_capacity;
-	uint32_t
-	    *slots; /* number of a rule + 1; 0: free. A power of two of them, half full at most */
-	uint32_t slot_mask;
-	uint64_t seed;	  /* the rules come from the file, so collisions could be made on purpose */
-	uint64_t covered; /* addresses below are done */
-	uint64_t end;	  /* of the function at hand */
 };
 
 struct build {
@@ -50,23 +36,7 @@ static void build_deinit(struct build *build)
 	free(build->cies);
 	free(build->fdes);
 	free(build->order);
-	free(build->rows.slots);
-}
-
-/* Makes room for one more item, doubling. */
-static int grow(void **items, size_t *capacity, size_t count, size_t size)
-{
-	size_t wanted = *capacity ? 2 * *capacity : 64;
-	void *moved;
-
-	if (count < *capacity)
-		return 0;
-	moved = realloc(*items, wanted * size);
-	if (!moved)
-		return -ENOMEM;
-	*items = moved;
-	*capacity = wanted;
-	return 0;
+	cfi_rows_deinit(&build->rows);
 }
 
 static int read_cies(struct build *build)
@@ -78,8 +48,8 @@ static int read_cies(struct build *build)
 	while (cfi_next_entry(build->in, &cursor, &entry)) {
 		if (!entry.is_cie)
 			continue;
-		error = grow((void **)&build->cies, &build->cie_capacity, build->cie_count,
-			     sizeof(*build->cies));
+		error = cfi_grow((void **)&build->cies, &build->cie_capacity, build->cie_count,
+				 sizeof(*build->cies));
 		if (error)
 			return error;
 		cfi_read_cie(build->in, build->machine, &entry, &build->cies[build->cie_count++]);
@@ -130,8 +100,8 @@ static int read_fdes(struct build *build)
 			continue;
 		}
 		last = (size_t)cie;
-		error = grow((void **)&build->fdes, &build->fde_capacity, build->fde_count,
-			     sizeof(*build->fdes));
+		error = cfi_grow((void **)&build->fdes, &build->fde_capacity, build->fde_count,
+				 sizeof(*build->fdes));
 		if (error)
 			return error;
 		fde = &build->fdes[build->fde_count];
@@ -205,125 +175,16 @@ static int sort_functions(struct build *build)
 	return 0;
 }
 
-static uint64_t hash_rule(const struct pyprof_rule *rule, uint64_t seed)
-{
-	uint64_t words[2];
-
-	memcpy(words, rule, sizeof(words));
-	return pyprof_hash_two(words[0], words[1], seed);
-}
-
-static int grow_slots(struct cfi_rows *rows)
-{
-	uint32_t count = rows->slot_mask ? 2 * (rows->slot_mask + 1) : 1024;
-	uint32_t *slots;
-
-	if (!count)
-		return -E2BIG;
-	slots = calloc(count, sizeof(*slots));
-	if (!slots)
-		return -ENOMEM;
-	free(rows->slots);
-	rows->slots = slots;
-	rows->slot_mask = count - 1;
-	for (uint32_t i = 0; i < rows->out->rule_count; i++) {
-		uint64_t at = hash_rule(&rows->out->rules[i], rows->seed);
-
-		while (slots[at & rows->slot_mask])
-			at++;
-		slots[at & rows->slot_mask] = i + 1;
-	}
-	return 0;
-}
-
-/* The number of a rule, given to it at its first use. */
-static int intern(struct cfi_rows *rows, const struct pyprof_rule *rule, uint32_t *ret)
-{
-	struct pyprof_cfi *out = rows->out;
-	size_t capacity = rows->rule_capacity;
-	uint64_t at;
-	uint32_t number;
-	int error;
-
-	if (out->rule_count >= rows->slot_mask / 2) {
-		error = grow_slots(rows);
-		if (error)
-			return error;
-	}
-	at = hash_rule(rule, rows->seed);
-	while ((number = rows->slots[at & rows->slot_mask]) != 0) {
-		if (!memcmp(&out->rules[number - 1], rule, sizeof(*rule))) {
-			*ret = number - 1;
-			return 0;
-		}
-		at++;
-	}
-	error = grow((void **)&out->rules, &capacity, out->rule_count, sizeof(*rule));
-	if (error)
-		return error;
-	rows->rule_capacity = (uint32_t)capacity;
-	out->rules[out->rule_count] = *rule;
-	*ret = out->rule_count++;
-	rows->slots[at & rows->slot_mask] = *ret + 1;
-	return 0;
-}
-
-static int put(struct cfi_rows *rows, uint64_t address, uint32_t number)
-{
-	struct pyprof_cfi *out = rows->out;
-	size_t count = out->row_count, wanted = rows->row_capacity;
-	uint64_t *addresses;
-	uint32_t *numbers;
-
-	if (count && out->addresses[count - 1] == address)
-		out->row_count = --count; /* of no length: what comes now holds */
-	if (count ? out->numbers[count - 1] == number : number == PYPROF_RULE_NONE)
-		return 0;
-	if (count == UINT32_MAX)
-		return -E2BIG;
-	if (count == rows->row_capacity) {
-		wanted = wanted ? 2 * wanted : 256;
-		addresses = realloc(out->addresses, wanted * sizeof(*addresses));
-		if (!addresses)
-			return -ENOMEM;
-		out->addresses = addresses;
-		numbers = realloc(out->numbers, wanted * sizeof(*numbers));
-		if (!numbers)
-			return -ENOMEM;
-		out->numbers = numbers;
-		rows->row_capacity = wanted;
-	}
-	out->addresses[count] = address;
-	out->numbers[count] = number;
-	out->row_count = count + 1;
-	return 0;
-}
-
-int cfi_put_row(struct cfi_rows *rows, uint64_t address, const struct pyprof_rule *rule)
-{
-	uint32_t number;
-	int error;
-
-	if (address < rows->covered)
-		address = rows->covered;
-	if (address >= rows->end)
-		return 0;
-	error = intern(rows, rule, &number);
-	return error ? error : put(rows, address, number);
-}
-
 static int make_rows(struct build *build)
 {
-	static const struct pyprof_rule none = {0};
 	struct cfi_rows *rows = &build->rows;
-	uint32_t number;
-	int error = intern(rows, &none, &number);
+	int error = cfi_rows_init(rows, build->out);
 
 	for (size_t i = 0; !error && i < build->fde_count; i++) {
 		const struct cfi_fde *fde = &build->fdes[build->order[i].fde];
 
 		if (fde->start > rows->covered)
-			error = put(rows, rows->covered, PYPROF_RULE_NONE);
+			error = cfi_put_none(rows);
 		else if (fde->start < rows->covered)
 			build->out->overlaps++;
 		if (error || fde->end <= rows->covered)
@@ -333,7 +194,7 @@ static int make_rows(struct build *build)
 		    cfi_run_function(build->in, build->machine, &build->cies[fde->cie], fde, rows);
 		rows->covered = fde->end;
 	}
-	return error ? error : put(rows, rows->covered, PYPROF_RULE_NONE);
+	return error ? error : cfi_put_none(rows);
 }
 
 static void count_unsupported(struct pyprof_cfi *out)
@@ -350,36 +211,18 @@ static void count_unsupported(struct pyprof_cfi *out)
 	}
 }
 
-/* Gives back what doubling left over; a failure leaves all as it is. */
-static void shrink(struct pyprof_cfi *out)
-{
-	size_t count = out->row_count ? out->row_count : 1;
-	void *moved;
-
-	moved = realloc(out->addresses, count * sizeof(*out->addresses));
-	if (moved)
-		out->addresses = moved;
-	moved = realloc(out->numbers, count * sizeof(*out->numbers));
-	if (moved)
-		out->numbers = moved;
-}
-
 int pyprof_cfi_build(const struct pyprof_cfi_input *in, struct pyprof_cfi *ret)
 {
 	struct build build __attribute__((cleanup(build_deinit))) = {
 	    .in = in,
 	    .machine = &machines[in->machine],
 	    .out = ret,
-	    .rows = {.out = ret},
 	};
 	int error;
 
 	memset(ret, 0, sizeof(*ret));
 	if (in->size > MAX_SIZE)
 		return -E2BIG;
-	/* Early in boot there may be no randomness yet; then addresses have to do. */
-	if (getrandom(&build.rows.seed, sizeof(build.rows.seed), GRND_NONBLOCK) < 0)
-		build.rows.seed = (uintptr_t)ret ^ (uintptr_t)in->data;
 	error = read_cies(&build);
 	if (!error)
 		error = read_fdes(&build);
@@ -391,7 +234,7 @@ int pyprof_cfi_build(const struct pyprof_cfi_input *in, struct pyprof_cfi *ret)
 		return error;
 	ret->fde_count = build.fde_count;
 	count_unsupported(ret);
-	shrink(ret);
+	cfi_rows_shrink(ret);
 	return 0;
 }
 

@@ -117,7 +117,18 @@ struct cfi_entry {
 	struct pyprof_cursor body;
 };
 
-struct cfi_rows; /* rows under construction, cfi.c */
+/* Rows under construction. */
+struct cfi_rows {
+	struct pyprof_cfi *out;
+	size_t row_capacity;
+	uint32_t rule_capacity;
+	uint32_t
+	    *slots; /* number of a rule + 1; 0: free. A power of two of them, half full at most */
+	uint32_t slot_mask;
+	uint64_t seed;	  /* the rules come from the file, so collisions could be made on purpose */
+	uint64_t covered; /* addresses below are done */
+	uint64_t end;	  /* of the function at hand */
+};
 
 /* Reads the head of the next entry; false at the end. A length that leads out of the section ends
  * it too, with cursor->bad set. */
@@ -146,8 +157,21 @@ int cfi_run_function(const struct pyprof_cfi_input *in, const struct cfi_machine
 void cfi_rule_of(const struct cfi_machine *machine, const struct cfi_cie *cie,
 		 const struct cfi_state *state, struct pyprof_rule *ret);
 void cfi_unsupported_rule(int reason, struct pyprof_rule *ret);
+/* The rule of the kernel's trampoline on arm64, where it is one; else false. */
+bool cfi_trampoline_rule(const struct cfi_machine *machine, const struct cfi_cie *cie,
+			 struct pyprof_rule *ret);
 
-/* Appends a row: from address on, rule holds. 0, -ENOMEM or -E2BIG. */
+/* Makes room for one more item, doubling. 0 or -ENOMEM. */
+int cfi_grow(void **items, size_t *capacity, size_t count, size_t size);
+
+int cfi_rows_init(struct cfi_rows *rows, struct pyprof_cfi *out);
+void cfi_rows_deinit(struct cfi_rows *rows);
+/* Appends a row: from address on, as far as that is in the function at hand and not covered yet,
+ * rule holds. 0, -ENOMEM or -E2BIG. */
 int cfi_put_row(struct cfi_rows *rows, uint64_t address, const struct pyprof_rule *rule);
+/* Appends a row: from what is covered on there is no rule. */
+int cfi_put_none(struct cfi_rows *rows);
+/* Gives back what doubling left over. */
+void cfi_rows_shrink(struct pyprof_cfi *out);
 
 #endif

@@ -342,13 +342,6 @@ int cfi_run_initial(const struct pyprof_cfi_input *in, const struct cfi_machine 
 	return PYPROF_REASON_NONE;
 }
 
-/* The kernel's trampoline on arm64 states the frame record that it makes for the handler, which
- * leads to the caller of what was interrupted. The context has all. */
-static bool is_arm64_trampoline(const struct cfi_machine *machine, const struct cfi_cie *cie)
-{
-	return machine->link != NO_REGISTER && cie->is_signal_frame;
-}
-
 int cfi_run_function(const struct pyprof_cfi_input *in, const struct cfi_machine *machine,
 		     const struct cfi_cie *cie, const struct cfi_fde *fde, struct cfi_rows *rows)
 {
@@ -364,13 +357,8 @@ int cfi_run_function(const struct pyprof_cfi_input *in, const struct cfi_machine
 	run.code = (struct pyprof_cursor){fde->program, fde->program + fde->program_size, false};
 	run.state = cie->initial;
 	run.changed = true;
-	if (!reason && is_arm64_trampoline(machine, cie)) {
-		rule = (struct pyprof_rule){PYPROF_CFA_CONTEXT,	     PYPROF_FP_AT_SP,
-					    PYPROF_RA_AT_SP,	     PYPROF_RULE_SIGNAL,
-					    PYPROF_ARM64_CONTEXT_SP, PYPROF_ARM64_CONTEXT_FP,
-					    PYPROF_ARM64_CONTEXT_PC};
+	if (!reason && cfi_trampoline_rule(machine, cie, &rule))
 		return cfi_put_row(rows, location, &rule);
-	}
 	while (!reason && cursor_left(&run.code)) {
 		uint8_t op = cursor_u8(&run.code);
 

@@ -7,6 +7,23 @@ void cfi_unsupported_rule(int reason, struct pyprof_rule *ret)
 	*ret = (struct pyprof_rule){.cfa = PYPROF_CFA_UNSUPPORTED, .other = reason};
 }
 
+/* It states the frame record that the kernel makes for the handler, which leads to the caller of
+ * what was interrupted. The context has all. */
+bool cfi_trampoline_rule(const struct cfi_machine *machine, const struct cfi_cie *cie,
+			 struct pyprof_rule *ret)
+{
+	*ret = (struct pyprof_rule){
+	    .cfa = PYPROF_CFA_CONTEXT,
+	    .fp = PYPROF_FP_AT_SP,
+	    .ra = PYPROF_RA_AT_SP,
+	    .flags = PYPROF_RULE_SIGNAL,
+	    .cfa_offset = PYPROF_ARM64_CONTEXT_SP,
+	    .fp_offset = PYPROF_ARM64_CONTEXT_FP,
+	    .other = PYPROF_ARM64_CONTEXT_PC,
+	};
+	return machine->link != NO_REGISTER && cie->is_signal_frame;
+}
+
 /* Each sets the fields of its part and returns an enum pyprof_reason. */
 
 static int set_cfa_register(const struct cfi_machine *machine, uint8_t reg, int32_t offset,

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-# distutils: sources = csrc/cfi.c csrc/cfi_entries.c csrc/cfi_expression.c csrc/cfi_program.c csrc/cfi_rule.c
+# distutils: sources = csrc/cfi.c csrc/cfi_entries.c csrc/cfi_expression.c csrc/cfi_program.c csrc/cfi_rows.c csrc/cfi_rule.c
 """Unwind rows of an executable, made from its call frame information by csrc/cfi.c without the GIL."""
 
 cimport cython
