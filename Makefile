@@ -6,6 +6,8 @@ STAMPS := .stamps
 SOURCES := setup.py $(wildcard bpf/* csrc/*.c csrc/*.h csrc/*.py pyprof/_native/*.pyx pyprof/_native/*.pxd) \
 	$(shell find web -type f -not -path '*/node_modules/*' -not -path '*/dist/*' 2>/dev/null)
 CFORMAT = $(shell git ls-files 'bpf/*.[ch]' 'csrc/*.[ch]' 'tests/*.c' 'tests/*.cc')
+CWARN := -std=gnu11 -O2 -fsyntax-only -Wall -Wextra -Wconversion -Werror -Icsrc -Ibpf
+SCRIPTS = packaging/build-wheel packaging/setup-debian packaging/test-kernels packaging/vm-run .ci/run
 GENERATE := build_bpf --inplace build_web --inplace
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
@@ -53,12 +55,15 @@ test-kernels: build | $(STAMPS)/packages-kernels ## run the BPF and system tests
 bench: build ## compare the hot paths with other packages and plain Python
 	$(PY) -m pytest benchmarks --benchmark-group-by=group --benchmark-columns=min,median,ops,rounds
 
-lint: build | $(STAMPS)/packages-test ## ruff, mypy, stubtest, clang-format, warnings as errors
+lint: build | $(STAMPS)/packages-test ## check formats, types and C warnings
 	$(PY) -m ruff check .
 	$(PY) -m ruff format --check .
 	$(PY) -m mypy
-	$(PY) -m mypy.stubtest --allowlist packaging/stubtest-allowlist pyprof._native
+	$(PY) -m mypy.stubtest --ignore-disjoint-bases --allowlist packaging/stubtest-allowlist pyprof._native
 	clang-format-19 --dry-run -Werror $(CFORMAT)
+	gcc $(CWARN) csrc/*.c
+	clang-19 $(CWARN) csrc/*.c
+	shellcheck -e SC1007,SC1091,SC2013,SC2086,SC2317 $(SCRIPTS)
 
 format: $(STAMPS)/venv | $(STAMPS)/packages-test ## format the sources
 	$(PY) -m ruff check --fix .

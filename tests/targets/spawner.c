@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-/* spawner COUNT PARALLEL: starts COUNT processes, PARALLEL at a time; each execs this program again,
- * works for 5 ms of CPU time and ends, every third one by a signal. */
+/* spawner COUNT PARALLEL: starts COUNT processes, PARALLEL at a time; each execs this program
+ * again, works for 5 ms of CPU time and ends, every third one by a signal. */
 #include <signal.h>
 #include <stdint.h>
 #include <stdio.h>
