@@ -12,6 +12,17 @@ from pyprof.elf.file import EM_X86_64, ElfFile, open_regular, show_path
 from pyprof.errors import ElfError
 from pyprof.unwind.rows import FileRows, Notation, RowText, read_rows
 
+EPILOG = """\
+examples:
+  pyprof inspect unwind /bin/sh                    all rows
+  pyprof inspect unwind /bin/sh --pc 0x4040        how the caller of code at 0x4040 is found
+  pyprof inspect unwind /bin/sh --json | jq .counts
+
+CFA is the caller's stack pointer: register+offset, or exp (an expression). RBP and RA say where the caller's
+frame pointer and the return address are: u (unchanged, or there is none), c-16 (saved 16 below the CFA), a
+register, or exp. ? marks a rule that cannot be decoded, with the reason.
+"""
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the arguments of the verb."""
@@ -19,6 +30,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "Show the unwind rows of an executable or library, one a line: ADDR CFA RBP RA, in the notation of"
         " `readelf --debug-dump=frames-interp`. A row holds up to the next one, or its function's end."
     )
+    parser.epilog = EPILOG
     parser.add_argument("file", metavar="FILE", help="an ELF file")
     parser.add_argument(
         "--pc", metavar="ADDR", type=_address, help="only the row that covers this ELF virtual address"
