@@ -4,11 +4,16 @@
 import os
 from functools import cache
 
+import hypothesis
 import pytest
 from pyprof._native._libbpf import lib
 
 from pyprof.bpf.library import error_text, probe_program
 from pyprof.bpf.perf_events import online_cpus
+
+# How long an example takes says more about what else the machine does than about us.
+hypothesis.settings.register_profile("pyprof", deadline=None)
+hypothesis.settings.load_profile("pyprof")
 
 
 @cache

@@ -31,7 +31,7 @@ cdef struct Sideband:
     CpuRing *rings
     uint64_t capacity
     uint32_t count
-    uint8_t *scratch  # a record that wraps around
+    uint8_t *scratch  # a record that wraps around, or is not aligned
     uint64_t malformed
     Table *table
 

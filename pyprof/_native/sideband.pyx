@@ -209,7 +209,7 @@ cdef void sideband_apply(Sideband *sideband, CpuRing *ring) noexcept nogil:
     cdef uint64_t offset = ring.tail & ring.mask
     cdef const uint8_t *record = ring.data + offset
     copy_out(ring, ring.tail, &header, sizeof(Header))
-    if header.size > ring.size - offset:
+    if header.size > ring.size - offset or offset & 7:
         copy_out(ring, ring.tail, sideband.scratch, header.size)
         record = sideband.scratch
     apply_record(sideband.table, record, header.size, ring.time)
