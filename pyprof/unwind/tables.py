@@ -27,6 +27,7 @@ EH_FRAME, DEBUG_FRAME = ".eh_frame", ".debug_frame"
 
 Where = TypeVar("Where")
 
+_GO_TABLE = ".gopclntab"
 _SHF_COMPRESSED = 0x800
 _ELFCOMPRESS_ZLIB = 1
 _CHDR = struct.Struct("<IIQQ")
@@ -70,7 +71,8 @@ def sources(file: ElfFile, problems: list[str]) -> Iterator[CfiSource]:
     """Yields all call frame information of a file, the best first.
 
     .eh_frame is found by its section, and where the section headers are gone or wrong through
-    PT_GNU_EH_FRAME, by which the running program finds it. .debug_frame, which is not loaded, comes last.
+    PT_GNU_EH_FRAME, by which the running program finds it. .debug_frame, which is not loaded, comes last, and
+    not at all for Go.
 
     Args:
         file: the file; a relocatable one has none, since its addresses are not known yet.
@@ -95,6 +97,10 @@ def sources(file: ElfFile, problems: list[str]) -> Iterator[CfiSource]:
             found = _attempt(_by_header, file, header, problems)
     if found is not None:
         yield found
+    # Go's does not say where the caller's frame pointer is, which all of its functions keep: to follow that
+    # is right on other stacks than the thread's own, too, and knows the end.
+    if any(section.name == _GO_TABLE for section in sections):
+        return
     for section in sections:
         if section.name == DEBUG_FRAME and section.type != SHT_NOBITS:
             found = _attempt(_debug_frame, file, section, problems)

@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Unwind rows of what compilers, the assembler and the linker make of known sources."""
 
+import os
 import re
 import struct
+import subprocess
 import time
 from pathlib import Path
 
@@ -181,6 +183,26 @@ def test_vdso_has_the_rows_that_readelf_gives(tmp_path: Path) -> None:
     steps = readelf_steps(path)
     assert len(steps) > 10
     assert differences(steps, our_steps(found.rows, EM_X86_64)) == []
+
+
+def test_go_program_is_left_to_its_frame_pointers(tmp_path: Path) -> None:
+    (tmp_path / "main.go").write_text('package main\n\nfunc main() { println("hi") }\n')
+    path = tmp_path / "hello"
+    environment = {**os.environ, "GOCACHE": str(tmp_path / "cache"), "CGO_ENABLED": "0"}
+    subprocess.run(
+        ["go", "build", "-o", str(path), str(tmp_path / "main.go")], env=environment, check=True, timeout=110
+    )
+    problems: list[str] = []
+    assert file_rows(path, problems) is None
+    assert problems == []
+    # The same bytes in a file that is not Go's are decoded, and right.
+    raw = tmp_path / "frames"
+    run("objcopy", "-O", "binary", "-j", ".debug_frame", "--set-section-flags", ".debug_frame=alloc",
+        "--decompress-debug-sections", str(path), str(raw))  # fmt: skip
+    rows = UnwindRows(raw.read_bytes(), 0, EM_X86_64, debug_frame=True)
+    steps = readelf_steps(path, section=".debug_frame")
+    assert len(steps) > 1000
+    assert differences(steps, our_steps(rows, EM_X86_64)) == []
 
 
 # arm64, by a cross compiler; readelf reads any machine
