@@ -37,7 +37,7 @@ $(STAMPS)/venv: pyproject.toml | $(STAMPS)/packages-build
 # A debug build leaves modules that look up to date.
 $(STAMPS)/build: $(SOURCES) $(STAMPS)/venv
 	$(PY) setup.py -q $(GENERATE) build_ext --inplace -j2 $(if $(wildcard $(STAMPS)/debug),--force)
-	test -x .venv/bin/pyprof || $(PY) -m pip install -q --no-build-isolation --no-deps -e .
+	$(PY) packaging/link_checkout.py
 	@rm -f $(STAMPS)/debug
 	@touch $@
 
