@@ -74,6 +74,7 @@ wheel: $(STAMPS)/venv ## dist/: sdist and repaired manylinux wheel
 	rm -rf dist
 	packaging/build-wheel dist
 
-clean: ## remove what was built
-	rm -rf build dist $(STAMPS) *.egg-info web/dist web/node_modules pyprof/export/flamegraph_template.html
+clean: ## remove what was built (.venv stays)
+	rm -rf build dist $(STAMPS) *.egg-info web/dist web/node_modules pyprof/export/flamegraph_template.html flamegraph.html
+	rm -rf .pytest_cache .mypy_cache .ruff_cache .hypothesis .benchmarks
 	find pyprof -name '*.so' -delete -o -name '*.bpf.o' -delete
