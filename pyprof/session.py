@@ -9,9 +9,8 @@ import select
 import signal
 import time
 from collections.abc import Callable, Iterable
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
-from pathlib import Path
 from types import TracebackType
 from typing import Self
 
@@ -22,8 +21,9 @@ from pyprof._native.sideband import SidebandReader
 from pyprof._native.trie import MappingTrie
 from pyprof.bpf.library import MAPPING_ENTRIES, BpfObject, end_texts
 from pyprof.bpf.perf_events import ProcessEvents, Sampling, online_cpus, raise_open_files
-from pyprof.errors import TargetError
+from pyprof.errors import ProcError, TargetError
 from pyprof.process.files import MappedFile, MappedFiles
+from pyprof.process.proc import read_stat
 from pyprof.process.scan import Scanner
 from pyprof.profile.builder import fill
 from pyprof.profile.model import Accounting, By, Profile
@@ -205,11 +205,13 @@ class Session:
         self.trie.reclaim(now - GRACE)
         self.table.forget_exited(now - GRACE)
         for pid in self.table.leaders():
-            # Threads may have gone on without their leader; who is in /proc is right.
-            if Path(f"/proc/{pid}").exists():
-                self.table.watch_leader(pid)
-            else:
-                self.table.ended(pid, now)
+            # Threads may have gone on without their leader; whether any runs, /proc knows.
+            with suppress(ProcError):
+                stat = read_stat(pid)
+                if stat is not None and stat.num_threads > 1:
+                    self.table.watch_leader(pid)
+                else:
+                    self.table.ended(pid, now)
         lost = self.table.counts()["lost_events"]
         if lost != self._lost_seen:
             self._lost_seen = lost
@@ -227,6 +229,7 @@ class Session:
             self._sampling.close()
         self.stopped = time.monotonic_ns()
         self.drain()
+        self.reader.replay()
 
     def accounting(self) -> Accounting:
         """Where the samples of the session went, so far."""

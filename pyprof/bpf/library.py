@@ -133,10 +133,14 @@ class BpfObject:
         self._bpf = out[0]
         self.ring_bytes = ring_bytes
         self.mapping_entries = mapping_entries
-        self.ring_fd = self._map("samples")
         self.program_fd = int(lib.pyprof_bpf_program_fd(self._bpf, b"sample"))
-        self._counters_fd = self._map("counters")
-        self._mappings_fd = self._map("exec_mappings")
+        try:
+            self.ring_fd = self._map("samples")
+            self._counters_fd = self._map("counters")
+            self._mappings_fd = self._map("exec_mappings")
+        except HostError:
+            self.close()
+            raise
 
     def _map(self, name: str) -> int:
         fd = int(lib.pyprof_bpf_map_fd(self._bpf, name.encode()))

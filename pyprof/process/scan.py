@@ -10,7 +10,7 @@ from pyprof.elf.identity import read_identity
 from pyprof.errors import ElfError, ProcError
 from pyprof.process.files import MappedFile, MappedFiles
 from pyprof.process.maps import Mapping, map_file, read_maps
-from pyprof.process.proc import list_pids, read_stat
+from pyprof.process.proc import Stat, list_pids, list_tids, read_stat
 
 
 class Scanner:
@@ -46,19 +46,32 @@ class Scanner:
             stat = read_stat(pid)
         if stat is not None and not stat.is_kernel_thread:
             try:
-                mappings = read_maps(pid)
+                mappings = read_maps(pid) or self._maps_of_thread(pid, stat)
             except ProcError:
                 self.unreadable += 1
-        if stat is None:
+        if stat is None or (stat.state in "ZX" and stat.num_threads <= 1):
+            # Gone, or a zombie: it ran its last instruction, and no event will tell when it is reaped.
             self._table.scanned(pid, 1, None, now)
             return False
-        # A kernel thread, or a zombie: there is nothing mapped, and that is all there is to know.
+        # Of a kernel thread nothing is mapped, and that is all there is to know.
         ranges = [
             (mapping.start, mapping.end - 1, mapping.offset, self._number(pid, mapping, numbers))
             for mapping in mappings or []
         ]
         self._table.scanned(pid, stat.num_threads, ranges, now)
+        if stat.state in "ZX":
+            self._table.watch_leader(pid)
         return True
+
+    def _maps_of_thread(self, pid: int, stat: Stat) -> list[Mapping] | None:
+        """The maps by way of a thread: a leader that has exited has none, though its threads run on."""
+        if stat.state not in "ZX" or stat.num_threads <= 1:
+            return None
+        for tid in list_tids(pid) or []:
+            mappings = read_maps(tid, f"/proc/{pid}/task")
+            if mappings:
+                return mappings
+        return None
 
     def _number(self, pid: int, mapping: Mapping, numbers: dict[tuple[int, int, int, bytes], int]) -> int:
         key = (mapping.dev_major, mapping.dev_minor, mapping.inode, mapping.path)
