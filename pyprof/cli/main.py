@@ -68,7 +68,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     if verb is None:
         parser.error(f"no such verb: {wanted}")
     try:
-        return verb.run(args)
+        code = verb.run(args)
+        sys.stdout.flush()  # here, not at exit: its errors are to be handled below
     except PyprofError as error:
         print(f"pyprof: {error}", file=sys.stderr)
         return 1
@@ -78,6 +79,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 1
     except KeyboardInterrupt:
         return 130
+    return code
 
 
 if __name__ == "__main__":

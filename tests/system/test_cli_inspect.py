@@ -13,7 +13,7 @@ import pytest
 
 from tests.support.children import child
 from tests.support.compile import compile_source, run
-from tests.support.profiling import ROOT, pyprof
+from tests.support.profiling import ROOT, pyprof, running, wait_until
 from tests.support.terminal import recorder
 
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
@@ -190,13 +190,21 @@ def test_process_that_may_not_be_looked_at_is_one_sentence() -> None:
 @pytest.mark.bpf
 def test_maps_tell_what_the_running_recorder_holds(tmp_path: Path) -> None:
     environment = os.environ | {"PYPROF_RUN_DIR": str(tmp_path)}
-    with child("") as pid, recorder("-o", str(tmp_path / "x.folded"), run_folder=tmp_path) as running:
+
+    def held() -> dict[str, Any]:
         done = pyprof("inspect", "maps", "--json", env=environment)
         assert done.returncode == 0, done.stderr
-        shown = json.loads(done.stdout)
-        text = pyprof("inspect", "maps", "--pid", str(running.process.pid), env=environment)
-        assert pid
-    assert shown["pid"] == running.process.pid
+        answer: dict[str, Any] = json.loads(done.stdout)
+        return answer
+
+    output = str(tmp_path / "x.folded")
+    # Only what was sampled is in the kernel.
+    busy = running("bash", "-c", "echo ready; while :; do :; done")
+    with busy, recorder("-o", output, run_folder=tmp_path) as recording:
+        wait_until(lambda: held()["kernel"]["exec_mappings"]["entries"] > 0, "a process is published")
+        shown = held()
+        text = pyprof("inspect", "maps", "--pid", str(recording.process.pid), env=environment)
+    assert shown["pid"] == recording.process.pid
     mappings = shown["kernel"]["exec_mappings"]
     assert set(mappings) == {"entries", "capacity", "bytes"}
     assert 0 < mappings["entries"] < mappings["capacity"]
@@ -204,7 +212,7 @@ def test_maps_tell_what_the_running_recorder_holds(tmp_path: Path) -> None:
     for key in ("processes", "mappings", "executables"):
         assert shown[key] > 0
     assert text.returncode == 0
-    assert text.stdout.startswith(f"recorder {running.process.pid}\n  kernel exec_mappings entries ")
+    assert text.stdout.startswith(f"recorder {recording.process.pid}\n  kernel exec_mappings entries ")
 
 
 @pytest.mark.bpf
