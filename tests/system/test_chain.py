@@ -39,9 +39,7 @@ def test_kernel_half_is_there_when_making_system_calls(tmp_path: Path) -> None:
     total = sum(stacks.values())
     right = sum(count for stack, count in stacks.items() if user_half(stack)[-4:] == CHAIN)
     in_kernel = {stack: count for stack, count in stacks.items() if stack[-1].endswith("_[k]")}
-    in_call = sum(
-        count for stack, count in in_kernel.items() if any("getppid" in frame for frame in stack)
-    )
+    in_call = sum(count for stack, count in in_kernel.items() if any("getppid" in frame for frame in stack))
     assert total > 1000
     assert right / total > 0.99, stacks
     assert sum(in_kernel.values()) / total > 0.1
