@@ -52,7 +52,12 @@ test: build | $(STAMPS)/packages-test ## run all tests
 test-kernels: build | $(STAMPS)/packages-kernels ## run the BPF and system tests that matter on other kernels
 	packaging/test-kernels
 
-bench: build ## compare the hot paths with other packages and plain Python
+$(STAMPS)/bench: $(STAMPS)/venv
+	$(PY) packaging/requirements.py pyproject.toml bench >$(STAMPS)/requirements-bench.txt
+	$(PY) -m pip install -q -r $(STAMPS)/requirements-bench.txt
+	@touch $@
+
+bench: build $(STAMPS)/bench ## compare the hot paths with other packages and plain Python
 	$(PY) -m pytest benchmarks --benchmark-group-by=group --benchmark-columns=min,median,ops,rounds
 
 lint: build | $(STAMPS)/packages-test ## check formats, types and C warnings

@@ -16,8 +16,8 @@ from array import array
 from collections.abc import Callable
 from functools import cache
 
-import pyarrow as pa  # type: ignore[import-untyped]
-import pyarrow.compute as pc  # type: ignore[import-untyped]
+import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 from pytest_benchmark.fixture import BenchmarkFixture
 
