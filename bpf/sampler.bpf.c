@@ -11,10 +11,37 @@
 
 #include "pyprof_abi.h"
 
+/* Frames lie close together: a piece of the stack is read at once, and serves several of them. */
+#define WINDOW_BYTES 1024
+
+struct window {
+	__u64 base; /* odd: there is nothing in it */
+	__u64 words[WINDOW_BYTES / 8];
+};
+
+/* Reads one or two words of the stack. */
 static inline int unwind_read(void *dst, __u32 size, __u64 address, const void *memory)
 {
-	(void)memory;
-	return bpf_probe_read_user(dst, size, (const void *)address);
+	struct window *window = (struct window *)memory;
+	__u64 at = address - window->base;
+
+	if ((address | window->base) & 7 || at > WINDOW_BYTES - 16) {
+		at = 0;
+		if (address & 7 ||
+		    bpf_probe_read_user(window->words, WINDOW_BYTES, (const void *)address)) {
+			/* At the end of the stack a whole window is too much. */
+			window->base = 1;
+			return bpf_probe_read_user(dst, size, (const void *)address);
+		}
+		window->base = address;
+	}
+	at &= WINDOW_BYTES - 8;
+	if (at > WINDOW_BYTES - 16)
+		return -1; /* cannot be; the verifier wants to see it */
+	((__u64 *)dst)[0] = *(__u64 *)((char *)window->words + at);
+	if (size == 16)
+		((__u64 *)dst)[1] = *(__u64 *)((char *)window->words + at + 8);
+	return 0;
 }
 
 #include "unwind.h"
@@ -46,16 +73,84 @@ struct {
 	__type(value, __u64);
 } counters SEC(".maps");
 
-/* A record under construction: 17.5 KiB a CPU. */
+/* The arena of unwind rows: chunks are made when they are needed, up to the cap. */
+struct chunk {
+	__u8 bytes[PYPROF_CHUNK_BYTES];
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY_OF_MAPS);
+	__uint(max_entries, PYPROF_MAX_CHUNKS);
+	__type(key, __u32);
+	__array(
+	    values, struct {
+		    __uint(type, BPF_MAP_TYPE_ARRAY);
+		    __uint(map_flags, BPF_F_MMAPABLE);
+		    __uint(max_entries, 1);
+		    __type(key, __u32);
+		    __uint(value_size, PYPROF_CHUNK_BYTES);
+	    });
+} chunks SEC(".maps");
+
+/* One entry a 64 KiB of code with rows in the arena: about 100 bytes, on need. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__uint(max_entries, 65536);
+	__type(key, struct pyprof_page_key);
+	__type(value, struct pyprof_page);
+} pages SEC(".maps");
+
+/* enum pyprof_executable_state of the executables whose rows are in the arena. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__uint(max_entries, 65536);
+	__type(key, __u32);
+	__type(value, __u32);
+} executables SEC(".maps");
+
+/* 512 KiB; rules are shared by all executables. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__uint(max_entries, PYPROF_MAX_RULES);
+	__type(key, __u32);
+	__type(value, struct pyprof_rule);
+} rules SEC(".maps");
+
+/* What was found for an address of a process, as long as user space changes nothing. Stacks repeat
+ * themselves, above all at their roots: most look-ups of a walk end here, in one cache line instead
+ * of the trie's, the page's and the rows' eight or so. */
+struct found {
+	__u64 pc;
+	__u32 pid;
+	__u32 epoch;
+	__u32 mapping;
+	__u32 rule;
+};
+
+#define FOUND_BITS 9
+
+/* Bumped by user space after it has changed mappings or pages. */
+volatile __u32 epoch = 0;
+
+/* A record under construction and what the walk keeps: 30.7 KiB a CPU; 32 KiB is the most that a
+ * per-CPU value may have. */
 struct scratch {
 	struct pyprof_sample head;
 	struct pyprof_frame user[PYPROF_MAX_USER_FRAMES];
 	__u64 kernel[PYPROF_MAX_KERNEL_FRAMES];
 	/* State of the walk, not sent. */
 	struct unwind_regs regs;
+	struct window window;
 	struct pyprof_mapping_value last;
+	struct found found[1 << FOUND_BITS];
+	__u32 epoch; /* as of the beginning of the sample */
 	__u32 pid_be;
-	__u8 unknown; /* the process is not in exec_mappings */
+	__u32 slices;  /* taken on this CPU so far */
+	__u8 unknown;  /* the process is not in exec_mappings */
+	__u8 unloaded; /* the walk cannot go on here: user space is to */
 };
 
 struct {
@@ -65,6 +160,20 @@ struct {
 	__type(value, struct scratch);
 } scratches SEC(".maps");
 
+/* A stack copy under construction: 28 KiB a CPU; 32 KiB is the most that a per-CPU value may have.
+ */
+struct slice {
+	struct pyprof_slice head;
+	__u8 bytes[PYPROF_SLICE_BYTES];
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct slice);
+} slices SEC(".maps");
+
 static inline void count(__u32 which)
 {
 	__u64 *value = bpf_map_lookup_elem(&counters, &which);
@@ -73,7 +182,8 @@ static inline void count(__u32 which)
 		(*value)++;
 }
 
-static inline __u32 mapping_of(struct scratch *s, __u64 pc)
+/* Finds the mapping of an address, into s->last; its number, or 0. */
+static inline __u32 find_mapping(struct scratch *s, __u64 pc)
 {
 	struct pyprof_mapping_key key = {
 	    .prefix_len = PYPROF_KEY_BITS,
@@ -94,33 +204,108 @@ static inline __u32 mapping_of(struct scratch *s, __u64 pc)
 	return value->mapping;
 }
 
+/* Number of the rule of an address in the mapping s->last; -1 where its rows are not loaded. */
+static inline __s64 find_rule(struct scratch *s, __u64 pc)
+{
+	__u64 offset = pc - s->last.bias;
+	struct pyprof_page_key key = {
+	    .executable = s->last.executable,
+	    .page = offset >> PYPROF_PAGE_BITS,
+	};
+	__u32 zero = 0, at;
+	struct pyprof_page *page;
+	const struct chunk *chunk;
+	void *inner;
+
+	if (s->last.executable < PYPROF_FIRST_EXECUTABLE)
+		return PYPROF_RULE_NONE;
+	page = bpf_map_lookup_elem(&pages, &key);
+	if (!page)
+		return bpf_map_lookup_elem(&executables, &key.executable) ? PYPROF_RULE_NONE : -1;
+	at = page->chunk;
+	inner = bpf_map_lookup_elem(&chunks, &at);
+	if (!inner)
+		return -1;
+	chunk = bpf_map_lookup_elem(inner, &zero);
+	if (!chunk)
+		return -1;
+	return unwind_rule_number(page, chunk->bytes, offset & ((1 << PYPROF_PAGE_BITS) - 1));
+}
+
 /* Appends the frame in s->regs and steps to its caller; 1 ends the walk. */
 static inline long walk_step(__u32 i, struct scratch *s)
 {
 	struct pyprof_frame *frame;
-	__u32 mapping;
+	const struct pyprof_rule *rule;
+	__u64 pc = unwind_lookup_pc(&s->regs);
+	struct found *found;
+	__u32 mapping, number;
 
 	if (i >= PYPROF_MAX_USER_FRAMES)
 		return 1;
 	frame = &s->user[i];
-	mapping = mapping_of(s, s->regs.pc);
-	/* Later frames may still be in mappings that user space knows: it has the last word. */
-	if (!mapping && i == 0)
-		s->unknown = 1;
 	frame->pc = s->regs.pc;
-	frame->mapping = mapping;
-	frame->reserved = 0;
+	frame->flags = s->regs.exact ? PYPROF_FRAME_EXACT : 0;
 	s->head.user_frames = i + 1;
-	return !unwind_by_frame_pointer(&s->regs, NULL, &s->head.end);
+
+	/* Multiplicative hashing; the factor is 2^64 divided by the golden ratio. */
+	found = &s->found[((pc ^ s->head.pid) * 0x9e3779b97f4a7c15ull) >> (64 - FOUND_BITS)];
+	if (found->pc == pc && found->pid == s->head.pid && found->epoch == s->epoch) {
+		mapping = found->mapping;
+		number = found->rule;
+	} else {
+		__s64 searched = -1;
+
+		mapping = find_mapping(s, pc);
+		if (!mapping && i == 0)
+			s->unknown = 1;
+		if (mapping)
+			searched = find_rule(s, pc);
+		if (searched < 0) {
+			frame->mapping = mapping;
+			/* What a frame pointer led to may be no code at all; what a rule led to is.
+			 */
+			s->head.end = !mapping && s->regs.by_fp ? PYPROF_END_NO_MAPPING
+								: PYPROF_END_NOT_LOADED;
+			s->unloaded = mapping || s->unknown || !s->regs.by_fp;
+			return 1;
+		}
+		number = searched;
+		found->pc = pc;
+		found->pid = s->head.pid;
+		found->epoch = s->epoch;
+		found->mapping = mapping;
+		found->rule = number;
+	}
+	frame->mapping = mapping;
+	rule = bpf_map_lookup_elem(&rules, &number);
+	if (!rule)
+		return 1; /* cannot be: numbers are indices of the array */
+	if (rule->cfa == PYPROF_CFA_NONE && rule->ra != PYPROF_RA_UNDEFINED)
+		return !unwind_by_frame_pointer(&s->regs, &s->window, &s->head.end);
+	return !unwind_by_rule(&s->regs, rule, &s->window, &s->head.end);
 }
 
-static long walk_callback(__u32 i, void *context)
+/* A turn of the walk, 1 at its end. Not static, so that the verifier looks at it once by itself and
+ * not, path by path, in every turn of the loop. */
+__attribute__((noinline)) int walk_turn(__u32 i)
 {
 	__u32 zero = 0;
 	struct scratch *s = bpf_map_lookup_elem(&scratches, &zero);
 
-	(void)context;
 	return s ? walk_step(i, s) : 1;
+}
+
+static long walk_callback(__u32 i, void *context)
+{
+	__u64 done = walk_turn(i);
+
+	(void)context;
+	/* The verifier does not know what walk_turn returns; clang does, and would leave out the
+	 * test
+	 * ("At callback return the register R0 should have been in [0, 1]", seen on 6.18). */
+	UNWIND_OPAQUE(done);
+	return done ? 1 : 0;
 }
 
 #if defined(__TARGET_ARCH_x86)
@@ -137,13 +322,31 @@ static inline int read_user_regs(const struct bpf_perf_event_data *ctx, struct t
 	 * ("same insn cannot be used with different pointers", seen on 6.18). */
 	const volatile struct pt_regs *saved;
 
+#define READ_REGS(from)                                                                            \
+	do {                                                                                       \
+		__u64 *to = regs->registers;                                                       \
+		regs->pc = (from)->rip;                                                            \
+		regs->sp = (from)->rsp;                                                            \
+		regs->fp = (from)->rbp;                                                            \
+		to[0] = (from)->rax, to[1] = (from)->rdx, to[2] = (from)->rcx;                     \
+		to[3] = (from)->rbx, to[4] = (from)->rsi, to[5] = (from)->rdi;                     \
+		to[6] = (from)->rbp, to[7] = (from)->rsp, to[8] = (from)->r8;                      \
+		to[9] = (from)->r9, to[10] = (from)->r10, to[11] = (from)->r11;                    \
+		to[12] = (from)->r12, to[13] = (from)->r13, to[14] = (from)->r14;                  \
+		to[15] = (from)->r15;                                                              \
+	} while (0)
+
 	if (is_user(ctx)) {
-		*regs = (struct unwind_regs){ctx->regs.rip, ctx->regs.rsp, ctx->regs.rbp};
+		READ_REGS(&ctx->regs);
 		return ctx->regs.cs != 0x23; /* __USER32_CS */
 	}
 	saved = (const volatile struct pt_regs *)bpf_task_pt_regs(task);
-	*regs = (struct unwind_regs){saved->rip, saved->rsp, saved->rbp};
+	READ_REGS(saved);
+	/* In a system call, and not an interrupt or a fault, pc is behind the instruction, which
+	 * may be the last one of its function. */
+	regs->exact = (__s64)saved->orig_rax < 0;
 	return saved->cs != 0x23;
+#undef READ_REGS
 }
 #elif defined(__TARGET_ARCH_arm64)
 static inline int is_user(const struct bpf_perf_event_data *ctx)
@@ -156,12 +359,14 @@ static inline int read_user_regs(const struct bpf_perf_event_data *ctx, struct t
 {
 	const volatile struct user_pt_regs *saved;
 
+	/* Rules that need another register than x29 and x30 cannot be applied yet. */
+	regs->has_registers = 0;
 	if (is_user(ctx)) {
-		*regs = (struct unwind_regs){ctx->regs.pc, ctx->regs.sp, ctx->regs.regs[29]};
+		regs->pc = ctx->regs.pc, regs->sp = ctx->regs.sp, regs->fp = ctx->regs.regs[29];
 		return !(ctx->regs.pstate & 0x10); /* PSR_MODE32_BIT */
 	}
 	saved = (const volatile struct user_pt_regs *)bpf_task_pt_regs(task);
-	*regs = (struct unwind_regs){saved->pc, saved->sp, saved->regs[29]};
+	regs->pc = saved->pc, regs->sp = saved->sp, regs->fp = saved->regs[29];
 	return !(saved->pstate & 0x10);
 }
 #else
@@ -175,10 +380,16 @@ static inline void walk_user(const struct bpf_perf_event_data *ctx, struct task_
 	s->last.last = 0;
 	s->unknown = 0;
 	s->pid_be = bpf_htonl(s->head.pid);
+	s->epoch = epoch;
+	s->window.base = 1;
+	s->regs.has_registers = 1;
+	s->regs.has_fp = 1;
+	s->regs.exact = 1;
+	s->regs.by_fp = 0;
 	if (!read_user_regs(ctx, task, &s->regs)) {
 		s->user[0].pc = s->regs.pc;
-		s->user[0].mapping = mapping_of(s, s->regs.pc);
-		s->user[0].reserved = 0;
+		s->user[0].mapping = find_mapping(s, s->regs.pc);
+		s->user[0].flags = PYPROF_FRAME_EXACT;
 		s->head.user_frames = 1;
 		s->head.end = PYPROF_END_COMPAT;
 		return;
@@ -189,10 +400,80 @@ static inline void walk_user(const struct bpf_perf_event_data *ctx, struct task_
 		bpf_loop(PYPROF_MAX_USER_FRAMES, walk_callback, NULL, 0);
 		return;
 	}
-	/* The verifier walks a loop turn by turn and gives up after 8192 jumps (some 740 turns). */
-	for (__u32 i = 0; i < 512; i++)
-		if (walk_step(i, s))
+	/* The verifier walks a loop turn by turn and gives up after 8192 jumps. */
+	for (__u32 i = 0; i < PYPROF_PLAIN_LOOP_FRAMES; i++)
+		if (walk_turn(i))
 			break;
+}
+
+/* Whether a task in the kernel has no user stack any more: it exits, or execs another program,
+ * whose registers are still those of the old one. */
+static inline int stack_is_gone(struct task_struct *task, const struct scratch *s)
+{
+	__u64 word;
+
+	if (!task->mm)
+		return 1;
+	if (!bpf_core_field_exists(task->in_execve) || !BPF_CORE_READ_BITFIELD(task, in_execve))
+		return 0;
+	return bpf_probe_read_user(&word, sizeof(word), (const void *)s->regs.sp) != 0;
+}
+
+/* Copies what the walk could not go on with to the ring; the number of the copy, or 0. */
+static inline __u32 send_slice(struct scratch *s)
+{
+	__u32 zero = 0, size = 0, end = 0, holes = 0;
+	struct slice *slice = bpf_map_lookup_elem(&slices, &zero);
+	/* What a leaf function keeps in the red zone below sp belongs to it. */
+	__u64 base = (s->regs.sp - 128) & ~7ull;
+
+	if (!slice)
+		return 0;
+	/* The half of the ring is for samples alone. */
+	if (bpf_ringbuf_query(&samples, BPF_RB_AVAIL_DATA) > 2 * config.wakeup_bytes) {
+		count(PYPROF_COUNTER_SLICES_LOST);
+		return 0;
+	}
+	slice->head.record = PYPROF_RECORD_SLICE;
+	slice->head.cpu = s->head.cpu;
+	slice->head.base = base;
+	slice->head.pc = s->regs.pc;
+	slice->head.sp = s->regs.sp;
+	slice->head.fp = s->regs.fp;
+	__builtin_memcpy(slice->head.registers, s->regs.registers, sizeof(s->regs.registers));
+	slice->head.has_registers = s->regs.has_registers;
+	slice->head.has_fp = s->regs.has_fp;
+	slice->head.exact = s->regs.exact;
+	/* Page by page: a read that reaches past the stack's end gives nothing at all. A page that
+	 * is not there may also be one in a large frame that the program has not touched yet. */
+	for (int i = 0; i < PYPROF_SLICE_PAGES; i++) {
+		__u64 at = base + size;
+		__u32 step = 4096 - (at & 4095);
+		__u8 *to;
+
+		if (size > PYPROF_SLICE_BYTES - 4096 || step > 4096)
+			break;
+		to = slice->bytes + size;
+		size += step;
+		if (bpf_probe_read_user(to, step, (const void *)at))
+			holes |= 1 << i;
+		else
+			end = size;
+	}
+	size = end;
+	if (size > PYPROF_SLICE_BYTES)
+		return 0; /* cannot be; the verifier wants to see it */
+	slice->head.size = size;
+	slice->head.holes = holes;
+	if (++s->slices == 0)
+		s->slices = 1;
+	slice->head.number = s->slices;
+	if (bpf_ringbuf_output(&samples, slice, sizeof(slice->head) + size, BPF_RB_NO_WAKEUP)) {
+		count(PYPROF_COUNTER_SLICES_LOST);
+		return 0;
+	}
+	count(PYPROF_COUNTER_SLICES);
+	return s->slices;
 }
 
 SEC("perf_event")
@@ -213,6 +494,10 @@ int sample(struct bpf_perf_event_data *ctx)
 	if (!s)
 		return 0; /* cannot be: index 0 of an array */
 
+	s->head.record = PYPROF_RECORD_SAMPLE;
+	s->head.slice = 0;
+	s->head.cpu = bpf_get_smp_processor_id();
+	s->unloaded = 0;
 	s->head.time = bpf_ktime_get_ns();
 	s->head.start_time = task->group_leader->start_boottime;
 	s->head.pid = pid_tgid >> 32;
@@ -227,6 +512,14 @@ int sample(struct bpf_perf_event_data *ctx)
 
 	if (!s->head.is_kernel_thread)
 		walk_user(ctx, task, s);
+	if (s->head.end != PYPROF_END_COMPLETE && s->head.in_kernel && stack_is_gone(task, s)) {
+		/* What it does in the kernel is all there is. */
+		s->head.user_frames = 0;
+		s->head.end = PYPROF_END_COMPLETE;
+		s->unloaded = 0;
+	}
+	if (s->unloaded)
+		s->head.slice = send_slice(s);
 	user_frames = s->head.user_frames;
 	if (user_frames > PYPROF_MAX_USER_FRAMES)
 		return 0; /* cannot be; the verifier wants to see it */

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
-/* One step of the user stack walk: from a frame's registers to its caller's.
- * Compiled for BPF by sampler.bpf.c and for the host by csrc/unwind_host.c; the includer defines
- * unwind_read(dst, size, address, memory), which returns 0 or a negative errno. */
+/* One step of the user stack walk, from a frame's registers to its caller's, and the search for the
+ * rule to step by. Compiled for BPF by sampler.bpf.c and for the host by csrc/unwind_host.c; the
+ * includer defines unwind_read(dst, size, address, memory) for 8 or 16 bytes, which returns 0 or a
+ * negative errno. */
 #ifndef PYPROF_UNWIND_H
 #define PYPROF_UNWIND_H
 
@@ -11,7 +12,71 @@ struct unwind_regs {
 	__u64 pc;
 	__u64 sp;
 	__u64 fp;
+	__u64 registers[PYPROF_REGISTERS]; /* by DWARF number */
+	__u8 has_registers;		   /* only in the innermost frame */
+	__u8 has_fp;
+	__u8 exact; /* pc is no return address */
+	__u8 by_fp; /* the frame was found by a frame pointer, which may have been none */
 };
+
+/* The address by which a frame's mapping and row are found: a call may be the last instruction of
+ * its function, so a return address may belong to the next one. */
+static inline __u64 unwind_lookup_pc(const struct unwind_regs *regs)
+{
+	return regs->exact ? regs->pc : regs->pc - 1;
+}
+
+/* Keeps the compiler from making a branch of arithmetic. The verifier follows each branch of a loop
+ * separately, which for a binary search is a million instructions (seen on 6.18). */
+#ifdef __bpf__
+#define UNWIND_OPAQUE(x) asm volatile("" : "+r"(x))
+#else
+#define UNWIND_OPAQUE(x) ((void)(x))
+#endif
+
+/* One halving: moves low up by `half` if that row exists and begins at or before offset. */
+static inline __u64 unwind_halve(const struct pyprof_page *page, const __u8 *chunk, __u64 offset,
+				 __u64 low, __u64 high, __u64 half)
+{
+	__u64 middle = low + half, past, at, begins;
+
+	past = (__u64)((__s64)(high - middle) >> 63); /* all ones if there is no such row */
+	UNWIND_OPAQUE(past);
+	middle = low + (half & ~past);
+	at = (page->at + middle * 2) & (PYPROF_CHUNK_BYTES - 2);
+	begins = *(const __u16 *)(chunk + at);
+	past = (__u64)((__s64)(offset - begins) >> 63); /* all ones if it begins later */
+	UNWIND_OPAQUE(past);
+	return low + ((middle - low) & ~past);
+}
+
+/* Number of the row that holds at an offset in its page: the last one that begins at or before it.
+ * A part of a page has at most 4096 rows, mostly under 256; row 0 begins at offset 0. */
+static inline __u32 unwind_find_row(const struct pyprof_page *page, const __u8 *chunk, __u32 offset)
+{
+	__u32 part = (offset >> 12) & (PYPROF_PAGE_PARTS - 1);
+	__u64 low = page->starts[part];
+	__u64 high = page->last;
+
+	if (part + 1 < PYPROF_PAGE_PARTS)
+		high = page->starts[(part + 1) & (PYPROF_PAGE_PARTS - 1)];
+	if (high - low >= 256) {
+		for (__u64 half = 4096; half >= 256; half /= 2)
+			low = unwind_halve(page, chunk, offset, low, high, half);
+	}
+	for (__u64 half = 128; half; half /= 2)
+		low = unwind_halve(page, chunk, offset, low, high, half);
+	return (__u32)low;
+}
+
+static inline __u32 unwind_rule_number(const struct pyprof_page *page, const __u8 *chunk,
+				       __u32 offset)
+{
+	__u32 row = unwind_find_row(page, chunk, offset);
+	__u32 at = (page->at + (page->last + 1 + row) * 2) & (PYPROF_CHUNK_BYTES - 2);
+
+	return *(const __u16 *)(chunk + at);
+}
 
 /* By frame pointer: a frame is {caller's frame pointer, return address} at fp.
  *
@@ -24,6 +89,10 @@ static inline int unwind_by_frame_pointer(struct unwind_regs *regs, const void *
 {
 	__u64 frame[2];
 
+	if (!regs->has_fp) {
+		*end = PYPROF_END_REGISTER_LOST;
+		return 0;
+	}
 	if (regs->fp == 0) {
 		*end = PYPROF_END_COMPLETE;
 		return 0;
@@ -40,14 +109,160 @@ static inline int unwind_by_frame_pointer(struct unwind_regs *regs, const void *
 		*end = PYPROF_END_COMPLETE;
 		return 0;
 	}
-	if (frame[0] != 0 && frame[0] <= regs->fp) {
-		/* The return address is still good: fp points to a real frame. The next step ends.
-		 */
+	/* A saved fp that does not lie above is no frame pointer, but the return address is good:
+	 * fp points to a real frame. 1 ends the next step by frame pointer; rules may still lead
+	 * on. */
+	if (frame[0] != 0 && frame[0] <= regs->fp)
 		frame[0] = 1;
-	}
 	regs->sp = regs->fp + sizeof(frame);
 	regs->fp = frame[0];
 	regs->pc = frame[1];
+	regs->has_registers = 0;
+	regs->exact = 0;
+	regs->by_fp = 1;
+	return 1;
+}
+
+/* The registers that the kernel saved before it called a signal handler. */
+static inline int unwind_by_context(struct unwind_regs *regs, const struct pyprof_rule *rule,
+				    const void *memory, __u8 *end)
+{
+	__u64 sp, fp, pc;
+
+	if (unwind_read(&sp, sizeof(sp), regs->sp + (__u64)rule->cfa_offset, memory) ||
+	    unwind_read(&fp, sizeof(fp), regs->sp + (__u64)rule->fp_offset, memory) ||
+	    unwind_read(&pc, sizeof(pc), regs->sp + (__u64)rule->other, memory)) {
+		*end = PYPROF_END_UNREADABLE;
+		return 0;
+	}
+	regs->sp = sp;
+	regs->fp = fp;
+	regs->pc = pc;
+	regs->has_fp = 1;
+	regs->has_registers = 0;
+	regs->exact = 1;
+	regs->by_fp = 0;
+	return 1;
+}
+
+/* By a rule of the unwind rows; see pyprof_rules.h. Returns as unwind_by_frame_pointer does. */
+static inline int unwind_by_rule(struct unwind_regs *regs, const struct pyprof_rule *rule,
+				 const void *memory, __u8 *end)
+{
+	__u64 cfa, fp = regs->fp, pair[2];
+	__u8 has_fp = regs->has_fp;
+
+	if (rule->ra == PYPROF_RA_UNDEFINED) {
+		*end = PYPROF_END_COMPLETE;
+		return 0;
+	}
+	if ((rule->cfa == PYPROF_CFA_FP || rule->cfa == PYPROF_CFA_AT_FP) && !regs->has_fp) {
+		*end = PYPROF_END_REGISTER_LOST;
+		return 0;
+	}
+	switch (rule->cfa) {
+	case PYPROF_CFA_SP:
+		cfa = regs->sp + (__u64)rule->cfa_offset;
+		break;
+	case PYPROF_CFA_FP:
+		cfa = regs->fp + (__u64)rule->cfa_offset;
+		break;
+	case PYPROF_CFA_PLT:
+		cfa = regs->sp + (__u64)rule->cfa_offset +
+		      ((regs->pc & 15) >= (__u32)rule->other ? 8 : 0);
+		break;
+	case PYPROF_CFA_AT_SP:
+	case PYPROF_CFA_AT_FP:
+		cfa = rule->cfa == PYPROF_CFA_AT_SP ? regs->sp : regs->fp;
+		if (unwind_read(&cfa, sizeof(cfa), cfa + (__u64)rule->cfa_offset, memory)) {
+			*end = PYPROF_END_UNREADABLE;
+			return 0;
+		}
+		cfa += (__u64)rule->other;
+		break;
+	case PYPROF_CFA_REGISTER:
+		if (!regs->has_registers) {
+			*end = PYPROF_END_REGISTER_LOST;
+			return 0;
+		}
+		cfa = regs->registers[PYPROF_RULE_CFA_REGISTER(rule->flags) &
+				      (PYPROF_REGISTERS - 1)] +
+		      (__u64)rule->cfa_offset;
+		break;
+	case PYPROF_CFA_CONTEXT:
+		return unwind_by_context(regs, rule, memory, end);
+	default:
+		*end = PYPROF_END_RULE_UNSUPPORTED;
+		return 0;
+	}
+	/* Equal where a function has popped its return address (vfork). */
+	if (cfa < regs->sp) {
+		*end = PYPROF_END_STACK_ORDER;
+		return 0;
+	}
+
+	if (rule->fp == PYPROF_FP_AT_CFA && rule->fp_offset == -16 &&
+	    rule->ra == PYPROF_RA_BELOW_CFA) {
+		/* push %rbp first of all: one read instead of two. */
+		if (unwind_read(pair, sizeof(pair), cfa - 16, memory)) {
+			*end = PYPROF_END_UNREADABLE;
+			return 0;
+		}
+		fp = pair[0];
+		has_fp = 1;
+	} else {
+		__u64 at = 0;
+
+		if (rule->fp == PYPROF_FP_AT_CFA)
+			at = cfa + (__u64)rule->fp_offset;
+		else if (rule->fp == PYPROF_FP_AT_FP && regs->has_fp)
+			at = regs->fp + (__u64)rule->fp_offset;
+		else if (rule->fp == PYPROF_FP_AT_SP)
+			at = regs->sp + (__u64)rule->fp_offset;
+		if (at) {
+			if (unwind_read(&fp, sizeof(fp), at, memory)) {
+				*end = PYPROF_END_UNREADABLE;
+				return 0;
+			}
+			has_fp = 1;
+		} else if (rule->fp == PYPROF_FP_IS_CFA) {
+			fp = cfa + (__u64)rule->fp_offset;
+			has_fp = 1;
+		} else if (rule->fp == PYPROF_FP_IN_REGISTER) {
+			fp = regs->registers[rule->fp_offset & (PYPROF_REGISTERS - 1)];
+			has_fp = regs->has_registers;
+		} else if (rule->fp != PYPROF_FP_SAME) {
+			has_fp = 0;
+		}
+
+		at = cfa - 8;
+		if (rule->ra == PYPROF_RA_AT_CFA)
+			at = cfa + (__u64)rule->other;
+		if (rule->ra == PYPROF_RA_IN_REGISTER) {
+			if (!regs->has_registers) {
+				*end = PYPROF_END_REGISTER_LOST;
+				return 0;
+			}
+			pair[1] = regs->registers[rule->other & (PYPROF_REGISTERS - 1)];
+		} else if (rule->ra != PYPROF_RA_BELOW_CFA && rule->ra != PYPROF_RA_AT_CFA) {
+			*end = PYPROF_END_RULE_UNSUPPORTED;
+			return 0;
+		} else if (unwind_read(&pair[1], sizeof(pair[1]), at, memory)) {
+			*end = PYPROF_END_UNREADABLE;
+			return 0;
+		}
+	}
+	if (pair[1] == 0) {
+		*end = PYPROF_END_COMPLETE;
+		return 0;
+	}
+	regs->sp = cfa;
+	regs->fp = fp;
+	regs->pc = pair[1];
+	regs->has_fp = has_fp;
+	regs->has_registers = 0;
+	regs->exact = !!(rule->flags & PYPROF_RULE_SIGNAL);
+	regs->by_fp = 0;
 	return 1;
 }
 

@@ -10,6 +10,8 @@
 
 struct task_struct {
 	unsigned int flags;
+	unsigned int in_execve : 1;
+	void *mm;
 	int pid;
 	int tgid;
 	__u64 start_boottime;

@@ -21,6 +21,7 @@
 
 struct pyprof_bpf {
 	struct bpf_object *object;
+	uint32_t *epoch;
 };
 
 /* libbpf's messages of the last load; the verifier's log can be long, its end says what is wrong.
@@ -81,6 +82,22 @@ int pyprof_probe_program(void)
 	return 0;
 }
 
+/* The object's global variables, as memory that the programs see. */
+static void *globals(struct bpf_object *object, size_t *size)
+{
+	struct bpf_map *map;
+
+	bpf_object__for_each_map(map, object)
+	{
+		const char *name = bpf_map__name(map);
+		size_t length = strlen(name);
+
+		if (length > 4 && !strcmp(name + length - 4, ".bss"))
+			return (void *)bpf_map__initial_value(map, size);
+	}
+	return NULL;
+}
+
 static int configure(struct bpf_object *object, uint32_t ring_bytes, uint32_t mapping_entries,
 		     const struct pyprof_config *config)
 {
@@ -133,6 +150,13 @@ int pyprof_bpf_load(const void *object, size_t size, uint32_t ring_bytes, uint32
 	err = configure(bpf->object, ring_bytes, mapping_entries, &config);
 	if (!err)
 		err = bpf_object__load(bpf->object);
+	if (!err) {
+		size_t size = 0;
+
+		bpf->epoch = globals(bpf->object, &size);
+		if (!bpf->epoch || size < sizeof(*bpf->epoch))
+			err = -ENOEXEC;
+	}
 	if (err) {
 		pyprof_bpf_close(bpf);
 		return err;
@@ -147,6 +171,11 @@ void pyprof_bpf_close(struct pyprof_bpf *bpf)
 		return;
 	bpf_object__close(bpf->object);
 	free(bpf);
+}
+
+void pyprof_bpf_changed(const struct pyprof_bpf *bpf)
+{
+	__atomic_fetch_add(bpf->epoch, 1, __ATOMIC_SEQ_CST);
 }
 
 int pyprof_bpf_map_fd(const struct pyprof_bpf *bpf, const char *name)
@@ -167,11 +196,10 @@ static int no_batch(int err)
 	return err == -ENOTSUP || err == -524 /* ENOTSUPP */ || err == -EINVAL;
 }
 
-int pyprof_mappings_update(int fd, const void *keys, const void *values, uint32_t count,
-			   uint32_t *done)
+int pyprof_map_update(int fd, const void *keys, uint32_t key_size, const void *values,
+		      uint32_t value_size, uint32_t count, uint32_t *done)
 {
-	const struct pyprof_mapping_key *key = keys;
-	const struct pyprof_mapping_value *value = values;
+	const char *key = keys, *value = values;
 	uint32_t batch = count;
 	int err;
 
@@ -188,16 +216,17 @@ int pyprof_mappings_update(int fd, const void *keys, const void *values, uint32_
 		return err;
 	}
 	for (; *done < count; (*done)++) {
-		err = bpf_map_update_elem(fd, &key[*done], &value[*done], BPF_ANY);
+		err = bpf_map_update_elem(fd, key + (size_t)*done * key_size,
+					  value + (size_t)*done * value_size, BPF_ANY);
 		if (err)
 			return err;
 	}
 	return 0;
 }
 
-int pyprof_mappings_delete(int fd, const void *keys, uint32_t count, uint32_t *done)
+int pyprof_map_delete(int fd, const void *keys, uint32_t key_size, uint32_t count, uint32_t *done)
 {
-	const struct pyprof_mapping_key *key = keys;
+	const char *key = keys;
 	uint32_t batch = count;
 	int err;
 
@@ -210,11 +239,28 @@ int pyprof_mappings_delete(int fd, const void *keys, uint32_t count, uint32_t *d
 	}
 	/* A batch stops at the first key that is not there; the plain way goes on. */
 	for (; *done < count; (*done)++) {
-		err = bpf_map_delete_elem(fd, &key[*done]);
+		err = bpf_map_delete_elem(fd, key + (size_t)*done * key_size);
 		if (err && err != -ENOENT)
 			return err;
 	}
 	return 0;
+}
+
+int pyprof_chunk_create(int chunks_fd, uint32_t index)
+{
+	LIBBPF_OPTS(bpf_map_create_opts, options, .map_flags = BPF_F_MMAPABLE);
+	int fd = bpf_map_create(BPF_MAP_TYPE_ARRAY, "chunk", sizeof(uint32_t), PYPROF_CHUNK_BYTES,
+				1, &options);
+	int err;
+
+	if (fd < 0)
+		return fd;
+	err = bpf_map_update_elem(chunks_fd, &index, &fd, BPF_ANY);
+	if (err) {
+		close(fd);
+		return err;
+	}
+	return fd;
 }
 
 int pyprof_mappings_keys(int fd, void *keys, uint32_t capacity, uint32_t *count)

@@ -18,6 +18,8 @@ struct pyprof_bpf;
 int pyprof_bpf_load(const void *object, size_t size, uint32_t ring_bytes, uint32_t wakeup_bytes,
 		    uint32_t mapping_entries, int force_plain_loop, struct pyprof_bpf **ret);
 void pyprof_bpf_close(struct pyprof_bpf *bpf);
+/* Makes the programs forget what they have found: to be called after mappings or pages changed. */
+void pyprof_bpf_changed(const struct pyprof_bpf *bpf);
 int pyprof_bpf_map_fd(const struct pyprof_bpf *bpf, const char *name);
 int pyprof_bpf_program_fd(const struct pyprof_bpf *bpf, const char *name);
 
@@ -25,11 +27,13 @@ int pyprof_bpf_program_fd(const struct pyprof_bpf *bpf, const char *name);
 const char *pyprof_bpf_log(void);
 const char *pyprof_libbpf_version(void);
 
-/* Writes or deletes entries of exec_mappings. *done is how many were; deleting what is not there
- * counts as done. */
-int pyprof_mappings_update(int fd, const void *keys, const void *values, uint32_t count,
-			   uint32_t *done);
-int pyprof_mappings_delete(int fd, const void *keys, uint32_t count, uint32_t *done);
+/* Writes or deletes entries of a map. *done is how many were; deleting what is not there counts as
+ * done. */
+int pyprof_map_update(int fd, const void *keys, uint32_t key_size, const void *values,
+		      uint32_t value_size, uint32_t count, uint32_t *done);
+int pyprof_map_delete(int fd, const void *keys, uint32_t key_size, uint32_t count, uint32_t *done);
+/* Makes a chunk of the arena and puts it into the map of chunks; its descriptor. */
+int pyprof_chunk_create(int chunks_fd, uint32_t index);
 /* Copies up to capacity keys of exec_mappings to keys; *count is how many the map holds. */
 int pyprof_mappings_keys(int fd, void *keys, uint32_t capacity, uint32_t *count);
 /* The kernel's own longest-prefix look-up; -ENOENT where there is none. */

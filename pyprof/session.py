@@ -15,11 +15,12 @@ from types import TracebackType
 from typing import Self
 
 from pyprof._native.aggregate import Aggregator
+from pyprof._native.arena import RowArena
 from pyprof._native.drain import SampleReader
 from pyprof._native.processes import ProcessTable
 from pyprof._native.sideband import SidebandReader
 from pyprof._native.trie import MappingTrie
-from pyprof.bpf.library import MAPPING_ENTRIES, BpfObject, end_texts
+from pyprof.bpf.library import CHUNK_BYTES, MAPPING_ENTRIES, PAGE_ENTRIES, BpfObject, end_texts
 from pyprof.bpf.perf_events import ProcessEvents, Sampling, online_cpus, raise_open_files
 from pyprof.errors import ProcError, TargetError
 from pyprof.process.files import MappedFile, MappedFiles
@@ -27,15 +28,29 @@ from pyprof.process.proc import read_stat
 from pyprof.process.scan import Scanner
 from pyprof.profile.builder import fill
 from pyprof.profile.model import Accounting, By, Profile
+from pyprof.unwind.loader import RowLoader
 
 SECOND = 1_000_000_000
 POLL_SECONDS = 0.25
-GRACE = SECOND
+GRACE = 3 * SECOND
 """How long what ended is kept for samples on their way: a BPF program runs for microseconds, and its sample
 is in the ring when it ends."""
 
 RETRY_FULL = 10 * SECOND
 """How long a process that did not fit into exec_mappings is resolved in user space only."""
+
+WAIT_FOR_ROWS = SECOND
+"""How long a sample waits for the unwind rows that its stack needs."""
+
+STOP_TRIES = 100
+
+STOP_SECONDS = 2.0
+"""How long the end of a recording waits for unwind rows that its last samples need."""
+
+PRIORITY = -10
+"""Nice value of the recorder; what it profiles or starts keeps its own."""
+
+ARENA_BYTES = 64 << 20
 
 SAMPLE_BYTES = 1024
 """What a sample of usual depth takes in the ring."""
@@ -52,6 +67,7 @@ class Options:
     pids: list[int] = field(default_factory=list)
     mapping_entries: int = MAPPING_ENTRIES
     plain_loop: bool = False
+    arena_bytes: int = ARENA_BYTES
 
 
 def ring_bytes(hz: int, cpus: int) -> int:
@@ -119,6 +135,9 @@ class Session:
             HostError: this host cannot profile.
             TargetError: a process that was named is not there.
         """
+        # On a host that is busy throughout, who reads the rings must not wait for its turn.
+        with suppress(OSError):
+            os.setpriority(os.PRIO_PROCESS, 0, PRIORITY)
         cpus = online_cpus()
         raise_open_files(2 * len(cpus) + 1024)
         size = ring_bytes(self.options.hz, len(cpus))
@@ -129,10 +148,14 @@ class Session:
         self._bpf = self._stack.enter_context(
             BpfObject(size, size // 4, self.options.mapping_entries, self.options.plain_loop)
         )
-        self._reader = SampleReader(
-            self._bpf.ring_fd, size, self.table, self.sideband, self.aggregator, self.options.by.value
-        )
         self._stack.callback(self.files.close)
+        self.arena = RowArena(self._bpf.rule_table())
+        self._rows = RowLoader(self._bpf, self.arena, self.files, self.options.arena_bytes)
+        self._stack.callback(self._rows.close)
+        self._reader = SampleReader(
+            self._bpf.ring_fd, size, self.table, self.sideband, self.aggregator, self.arena,
+            self.options.by.value,
+        )  # fmt: skip
         self.scanner.scan_all()
         self._take_new_files()
         if self.options.pids:
@@ -141,6 +164,7 @@ class Session:
                 if not self.table.set_target(pid):
                     raise TargetError(f"there is no process {pid}")
         self._poller.register(self._bpf.ring_fd, select.EPOLLIN)
+        self._poller.register(self._rows.fd, select.EPOLLIN)
         for fd in self._events:
             self._poller.register(fd, select.EPOLLIN)
 
@@ -183,8 +207,12 @@ class Session:
             for pid in unknown:
                 self.scanner.scan(pid)
             self._take_new_files()
-            self.reader.replay()
         now = time.monotonic_ns()
+        self._rows.request()
+        self._rows.install(now)
+        if self.reader.waiting:
+            self.reader.replay(now - WAIT_FOR_ROWS)
+            self._rows.request()
         if self.table.publish():
             self._write(now)
         if now >= self._next_second:
@@ -229,6 +257,14 @@ class Session:
             self._sampling.close()
         self.stopped = time.monotonic_ns()
         self.drain()
+        # A record may have been in the making on another CPU.
+        for _ in range(STOP_TRIES):
+            if not self.reader.unread:
+                break
+            time.sleep(0.001)
+            self.drain()
+        self._rows.finish(STOP_SECONDS)
+        self.drain()
         self.reader.replay()
 
     def accounting(self) -> Accounting:
@@ -249,6 +285,12 @@ class Session:
             incomplete={text: count for text, count in zip(texts, ends, strict=True) if count},
         )
 
+    def samples(self) -> dict[str, int]:
+        """Samples reported so far, and of how many the stack was unwound in user space, all or part: those of
+        processes and executables that the kernel side did not have yet."""
+        counts = self.reader.counts()
+        return {"reported": counts["reported"], "unwound_in_user_space": counts["walked"]}
+
     def take(self) -> Profile:
         """The profile of what was sampled, named."""
         profile = Profile(
@@ -267,18 +309,33 @@ class Session:
         owned = {(pid, *key) for pid in self.trie.pids() for key in self.trie.keys(pid)}
         present = set(self.bpf.mapping_keys())
         counts = self.table.counts()
+        rows = self.arena.counts()
         return {
             "kernel": {
                 "exec_mappings": {
                     "entries": len(present),
                     "capacity": self.bpf.mapping_entries,
-                    "bytes": self.bpf.mappings_bytes(),
+                    "bytes": self.bpf.map_bytes("exec_mappings"),
+                },
+                "pages": {
+                    "entries": rows["pages"],
+                    "capacity": PAGE_ENTRIES,
+                    "bytes": self.bpf.map_bytes("pages"),
+                },
+                "chunks": {
+                    "entries": rows["chunks"],
+                    "capacity": max(self.options.arena_bytes // CHUNK_BYTES, 1),
+                    "bytes": rows["bytes"],
                 },
             },
+            "samples": self.samples(),
             "processes": counts["processes"],
             "mappings": counts["mappings"],
             "published": self.trie.counts(),
             "executables": counts["executables"],
+            "rows": rows["rows"],
+            "arena": rows | {"no_room": self._rows.no_room, "failed": self._rows.failed},
+            "cache": {"hits": self._rows.cache.hits, "misses": self._rows.cache.misses},
             "orphans": len(present - owned),
         }
 

@@ -28,10 +28,19 @@ from pyprof._native.aggregate cimport (
     aggregate_stack,
     aggregate_thread,
 )
+from pyprof._native.arena cimport (
+    LOADED,
+    RowArena,
+    arena_rule,
+    arena_state,
+    arena_use,
+    arena_want,
+    pyprof_rule,
+)
 from pyprof._native.executables cimport ANONYMOUS, NO_EXECUTABLE
 from pyprof._native.memory cimport grow
 from pyprof._native.processes cimport TARGET, table_add, table_ask, table_find, table_publish, table_serial
-from pyprof._native.ranges cimport Range, ranges_find
+from pyprof._native.ranges cimport Range, ranges_find, ranges_release, ranges_share
 from pyprof._native.sideband cimport (
     CpuRing,
     sideband_apply,
@@ -63,13 +72,15 @@ cdef uint32_t BUSY = 1 << 31
 cdef uint32_t DISCARD = 1 << 30
 cdef uint32_t RING_HEADER = 8
 
-cdef uint64_t MAX_WAITING = 4 << 20
+cdef uint64_t MAX_WAITING = 16 << 20
+cdef uint32_t MAX_CPUS = 1 << 16
 cdef uint64_t SECOND = 1000000000
 
 
 cdef bint is_sound(const pyprof_sample *sample, uint64_t size) noexcept nogil:
     return (
         size >= sizeof(pyprof_sample)
+        and sample.record == PYPROF_RECORD_SAMPLE
         and sample.user_frames <= PYPROF_MAX_USER_FRAMES
         and sample.kernel_frames <= PYPROF_MAX_KERNEL_FRAMES
         and sample.end < PYPROF_END_COUNT
@@ -85,37 +96,98 @@ cdef inline void set_frame(FrameRow *row, uint32_t kind, uint32_t executable, ui
     row.address = address
 
 
-cdef void set_user_frame(FrameRow *row, uint32_t executable, uint64_t address) noexcept nogil:
+cdef void set_user_frame(
+    Drain *d, FrameRow *row, uint32_t executable, uint64_t address, uint64_t time
+) noexcept nogil:
     if executable == ANONYMOUS or executable == NO_EXECUTABLE:
         set_frame(row, KIND_UNKNOWN, executable, 0)
     else:
         set_frame(row, KIND_NATIVE, executable, address)
+        arena_use(d.arena, executable, time)
 
 
 cdef bint user_frame(
-    Drain *d, const Process *process, const pyprof_sample *sample, const pyprof_frame *frame, bint is_caller,
-    FrameRow *row
+    Drain *d, const Process *process, const pyprof_sample *sample, const pyprof_frame *frame, FrameRow *row
 ) noexcept nogil:
     """Sets the row of a user frame; False where nothing executable is mapped there."""
     cdef Trie *trie = d.table.trie
     cdef const Entry *entry
     cdef const Range *range
-    cdef uint64_t address = frame.pc - is_caller
+    cdef uint64_t address = frame.pc if frame.flags & PYPROF_FRAME_EXACT else frame.pc - 1
     if frame.mapping and frame.mapping <= trie.entry_count:
         entry = &trie.entries[frame.mapping]
         if entry.pid == sample.pid and (entry.retired_at == 0 or sample.time < entry.retired_at):
-            set_user_frame(row, entry.executable, address - entry.bias)
+            set_user_frame(d, row, entry.executable, address - entry.bias, sample.time)
             return True
-    range = ranges_find(process.ranges, frame.pc)
+    range = ranges_find(process.ranges, address)
     # What was mapped only after the sample was taken is not what ran.
     if range == NULL or range.since > sample.time:
         return False
-    set_user_frame(row, range.executable, address - range.bias)
+    set_user_frame(d, row, range.executable, address - range.bias, sample.time)
     return True
 
 
-cdef int64_t stack_of(Drain *d, Process *process, const pyprof_sample *sample, uint8_t *end) noexcept nogil:
-    """Number of a sample's stack, kernel frames first; -1 without memory."""
+cdef bint walk_on(
+    Drain *d, const Process *process, const pyprof_sample *sample, const pyprof_slice *slice,
+    uint32_t *count, uint8_t *end, bint may_wait
+) noexcept nogil:
+    """Goes on, from the copy of the stack, with a walk that the kernel side had to leave; False where that
+    has to wait for unwind rows."""
+    cdef unwind_regs regs
+    cdef unwind_slice memory
+    cdef const Range *range
+    cdef const pyprof_rule *rule
+    cdef uint32_t depth = sample.user_frames
+    cdef uint64_t pc, failed = 0
+    cdef bint stepped
+    memory.data = <const uint8_t *>slice + sizeof(pyprof_slice)
+    memory.base = slice.base
+    memory.size = slice.size
+    memory.holes = slice.holes
+    memory.failed = &failed
+    regs.pc, regs.sp, regs.fp = slice.pc, slice.sp, slice.fp
+    memcpy(regs.registers, slice.registers, sizeof(regs.registers))
+    regs.has_registers, regs.has_fp, regs.exact = slice.has_registers, slice.has_fp, slice.exact
+    regs.by_fp = 0
+    range = ranges_find(process.ranges, unwind_lookup_pc(&regs))
+    while True:
+        if range == NULL or range.since > sample.time:
+            end[0] = PYPROF_END_NO_MAPPING
+            return True
+        pc = unwind_lookup_pc(&regs)
+        rule = NULL
+        if range.executable > ANONYMOUS:
+            if arena_state(d.arena, range.executable) < LOADED:
+                arena_want(d.arena, range.executable)
+                end[0] = PYPROF_END_NOT_LOADED
+                return not may_wait
+            rule = arena_rule(d.arena, range.executable, pc - range.bias)
+        end[0] = PYPROF_END_NOT_LOADED
+        if rule == NULL or (rule.cfa == PYPROF_CFA_NONE and rule.ra != PYPROF_RA_UNDEFINED):
+            stepped = unwind_by_frame_pointer(&regs, &memory, end)
+        else:
+            stepped = unwind_by_rule(&regs, rule, &memory, end)
+        if not stepped:
+            if end[0] == PYPROF_END_UNREADABLE and failed >= (slice.base & ~<uint64_t>4095) + PYPROF_SLICE_BYTES:
+                end[0] = PYPROF_END_SLICE_SHORT
+            return True
+        depth += 1
+        if depth > PYPROF_MAX_USER_FRAMES:
+            end[0] = PYPROF_END_TOO_DEEP
+            return True
+        pc = unwind_lookup_pc(&regs)
+        range = ranges_find(process.ranges, pc)
+        if range != NULL and range.since <= sample.time:
+            set_user_frame(d, &d.frames[count[0]], range.executable, pc - range.bias, sample.time)
+            count[0] += 1
+
+
+cdef int64_t stack_of(
+    Drain *d, Process *process, const pyprof_sample *sample, const pyprof_slice *slice, uint8_t *end,
+    bint may_wait
+) noexcept nogil:
+    """Number of a sample's stack, kernel frames first; -1 without memory, -2 where it has to wait for
+    unwind rows."""
     cdef const pyprof_frame *user = <const pyprof_frame *>(<const uint8_t *>sample + sizeof(pyprof_sample))
     cdef const uint64_t *kernel = <const uint64_t *>(user + sample.user_frames)
     cdef uint32_t count = 0, i
@@ -124,21 +196,27 @@ cdef int64_t stack_of(Drain *d, Process *process, const pyprof_sample *sample, u
         set_frame(&d.frames[count], KIND_KERNEL, NO_EXECUTABLE, kernel[i] - (i > 0))
         count += 1
     for i in range(sample.user_frames):
-        found = user_frame(d, process, sample, &user[i], i > 0, &d.frames[count])
+        found = user_frame(d, process, sample, &user[i], &d.frames[count])
         if not found and i == 0 and count and process.known:
             # In the middle of an exec: the registers are the old program's, whose memory is gone.
             end[0] = PYPROF_END_COMPLETE if process.ranges == NULL else PYPROF_END_NO_MAPPING
+            slice = NULL
             break
         if not found:
             if not process.exited_at and process.known and sample.time > process.rescan_after:
                 # Something is mapped that no event told, or the address is no address at all.
                 process.rescan_after = sample.time + 10 * SECOND
                 table_ask(d.table, process)
+            slice = NULL
+            end[0] = PYPROF_END_NO_MAPPING
             if i > 0:
-                end[0] = PYPROF_END_NO_MAPPING
                 break
             set_frame(&d.frames[count], KIND_UNKNOWN, NO_EXECUTABLE, 0)
         count += 1
+    if slice != NULL:
+        if not walk_on(d, process, sample, slice, &count, end, may_wait):
+            return -2
+        d.walked += 1
     if process.gone and end[0] != PYPROF_END_COMPLETE:
         end[0] = PYPROF_END_PROCESS_GONE
     if sample.kernel_frames == PYPROF_MAX_KERNEL_FRAMES:
@@ -146,10 +224,15 @@ cdef int64_t stack_of(Drain *d, Process *process, const pyprof_sample *sample, u
     return aggregate_stack(d.aggregate, d.frames, count)
 
 
-cdef void report(Drain *d, Process *process, const pyprof_sample *sample) noexcept nogil:
+cdef bint report(
+    Drain *d, Process *process, const pyprof_sample *sample, const pyprof_slice *slice, bint may_wait
+) noexcept nogil:
+    """Counts a sample; False where it has to wait for unwind rows."""
     cdef uint8_t end = sample.end
     cdef int64_t stack, row = 0, thread = 0
-    stack = stack_of(d, process, sample, &end)
+    stack = stack_of(d, process, sample, slice, &end, may_wait)
+    if stack == -2:
+        return False
     if not d.by_none:
         row = aggregate_process(
             d.aggregate, process.serial, sample.pid, sample.start_time, sample.process_name
@@ -160,20 +243,78 @@ cdef void report(Drain *d, Process *process, const pyprof_sample *sample) noexce
         d.aggregate, <uint32_t>row, <uint32_t>thread, <uint32_t>stack, 1
     ) < 0:
         d.no_memory += 1
-        return
+        return True
     d.reported += 1
     d.incomplete[end] += 1
+    return True
 
 
-cdef bint set_aside(Drain *d, const pyprof_sample *sample, uint64_t size) noexcept nogil:
-    """Keeps a sample until its process is known; False where there is no room for it."""
-    cdef uint64_t needed = d.waiting.used + RING_HEADER + ((size + 7) & ~<uint64_t>7)
+cdef inline uint64_t padded(uint64_t size) noexcept nogil:
+    return (size + 7) & ~<uint64_t>7
+
+
+cdef bint set_aside(
+    Drain *d, const Process *process, const pyprof_sample *sample, uint64_t size, const pyprof_slice *slice
+) noexcept nogil:
+    """Keeps a sample until its process or unwind rows are known; False where there is no room for it."""
+    cdef Held held
+    cdef uint64_t needed
+    cdef uint8_t *to
+    memset(&held, 0, sizeof(Held))
+    held.size = size
+    held.slice_size = sizeof(pyprof_slice) + slice.size if slice != NULL else 0
+    needed = d.waiting.used + sizeof(Held) + padded(held.size) + padded(held.slice_size)
     if needed > MAX_WAITING or grow(<void **>&d.waiting.bytes, &d.waiting.capacity, needed, 1) < 0:
         return False
-    memcpy(d.waiting.bytes + d.waiting.used, &size, sizeof(uint64_t))
-    memcpy(d.waiting.bytes + d.waiting.used + RING_HEADER, sample, size)
+    to = d.waiting.bytes + d.waiting.used
+    if process.known:
+        # It may exec, or map something else there, before the rows come.
+        held.serial = process.serial
+        held.ranges = ranges_share(process.ranges)
+    memcpy(to, &held, sizeof(Held))
+    memcpy(to + sizeof(Held), sample, size)
+    if slice != NULL:
+        memcpy(to + sizeof(Held) + padded(size), slice, held.slice_size)
     d.waiting.used = needed
+    d.waiting.count += 1
     return True
+
+
+cdef void keep_slice(Drain *d, const pyprof_slice *slice, uint64_t size) noexcept nogil:
+    """Copies a slice, the ring's place being wanted back: its sample comes later, and of that CPU next."""
+    cdef LastSlice *last
+    cdef uint64_t had = d.slice_capacity
+    if (
+        size < sizeof(pyprof_slice) or slice.size > PYPROF_SLICE_BYTES
+        or size < sizeof(pyprof_slice) + slice.size or slice.cpu >= MAX_CPUS
+    ):
+        d.malformed_slices += 1
+        return
+    if grow(<void **>&d.slices, &d.slice_capacity, <uint64_t>slice.cpu + 1, sizeof(LastSlice)) < 0:
+        return
+    if d.slice_capacity != had:
+        memset(&d.slices[had], 0, (d.slice_capacity - had) * sizeof(LastSlice))
+    last = &d.slices[slice.cpu]
+    last.number = 0
+    size = sizeof(pyprof_slice) + slice.size
+    if grow(<void **>&last.bytes, &last.capacity, size, 1) == 0:
+        memcpy(last.bytes, slice, size)
+        last.number = slice.number
+
+
+cdef const pyprof_slice *slice_of(const Drain *d, const pyprof_sample *sample) noexcept nogil:
+    """The slice that a sample goes on with, or NULL."""
+    if sample.slice == 0 or sample.cpu >= d.slice_capacity or d.slices[sample.cpu].number != sample.slice:
+        return NULL
+    return <const pyprof_slice *>d.slices[sample.cpu].bytes
+
+
+cdef void report_or_wait(
+    Drain *d, Process *process, const pyprof_sample *sample, uint64_t size, const pyprof_slice *slice,
+    bint may_wait
+) noexcept nogil:
+    if not report(d, process, sample, slice, may_wait) and not set_aside(d, process, sample, size, slice):
+        report(d, process, sample, slice, False)
 
 
 cdef bint is_older(const Process *process, const pyprof_sample *sample) noexcept nogil:
@@ -193,10 +334,12 @@ cdef void report_gone(Drain *d, const pyprof_sample *sample) noexcept nogil:
     process.exited_at = sample.time
     process.known = 1
     process.gone = 1
-    report(d, &process, sample)
+    report(d, &process, sample, NULL, False)
 
 
-cdef void handle(Drain *d, const pyprof_sample *sample, uint64_t size, bint may_wait) noexcept nogil:
+cdef void handle(
+    Drain *d, const pyprof_sample *sample, uint64_t size, const pyprof_slice *slice, bint may_wait
+) noexcept nogil:
     cdef Process *process
     if not is_sound(sample, size):
         d.malformed += 1
@@ -221,14 +364,28 @@ cdef void handle(Drain *d, const pyprof_sample *sample, uint64_t size, bint may_
         return
     if not process.known:
         table_ask(d.table, process)
-        if may_wait and set_aside(d, sample, size):
+        if may_wait and set_aside(d, process, sample, size, slice):
             return
     elif (
         not process.published and not sample.is_kernel_thread
         and not process.exited_at and sample.time >= process.publish_after
     ):
         table_publish(d.table, process)
-    report(d, process, sample)
+    report_or_wait(d, process, sample, size, slice, may_wait)
+
+
+cdef void report_held(
+    Drain *d, const Held *held, const pyprof_sample *sample, const pyprof_slice *slice, bint may_wait
+) noexcept nogil:
+    """Reports a sample that waited for unwind rows as one of what its process was when it was taken."""
+    cdef Process process
+    memset(&process, 0, sizeof(Process))
+    process.pid = sample.pid
+    process.serial = held.serial
+    process.ranges = held.ranges
+    process.exited_at = sample.time  # nothing is to be asked about it
+    process.known = 1
+    report_or_wait(d, &process, sample, held.size, slice, may_wait)
 
 
 cdef void run(Drain *d) noexcept nogil:
@@ -253,6 +410,13 @@ cdef void run(Drain *d) noexcept nogil:
                 # No record of the kernel's: neither it nor where the next one begins can be trusted.
                 size = end - at
                 length = 0
+            if not length & DISCARD and length >= 4 and (
+                (<const uint32_t *>(record + RING_HEADER))[0] == PYPROF_RECORD_SLICE
+            ):
+                keep_slice(d, <const pyprof_slice *>(record + RING_HEADER), length)
+                at += size
+                pyprof_store_release(d.ring.consumer, at)
+                continue
             if length & DISCARD or length < sizeof(pyprof_sample):
                 # It has no time of its own.
                 if not length & DISCARD:
@@ -267,7 +431,7 @@ cdef void run(Drain *d) noexcept nogil:
             continue
         if sample == NULL:
             break
-        handle(d, sample, length, True)
+        handle(d, sample, length, slice_of(d, sample) if is_sound(sample, length) else NULL, True)
         at += size
         pyprof_store_release(d.ring.consumer, at)
     sideband_release(d.sideband)
@@ -277,7 +441,7 @@ cdef class SampleReader:
     """Owns the memory mapping of the sample ring. Not thread-safe."""
 
     def __cinit__(self, int fd, uint64_t size, ProcessTable table not None, SidebandReader sideband not None,
-                  Aggregator aggregator not None, by):
+                  Aggregator aggregator not None, RowArena arena not None, by):
         """fd: of the ring buffer map; size: its max_entries; by: "thread", "process" or "none"."""
         cdef uint64_t page = os.sysconf("SC_PAGE_SIZE")
         cdef void *memory
@@ -289,6 +453,8 @@ cdef class SampleReader:
         self.table = table
         self.sideband = sideband
         self.aggregator = aggregator
+        self.arena = arena
+        self.drain.arena = &arena.arena
         self.drain.table = &table.table
         self.drain.sideband = &sideband.sideband
         self.drain.aggregate = &aggregator.table
@@ -312,6 +478,19 @@ cdef class SampleReader:
             munmap(self.drain.ring.producer, self.drain.ring.mapped)
         if self.drain.ring.consumer != NULL:
             munmap(self.drain.ring.consumer, self.drain.ring.page)
+        self.let_go()
+        for i in range(self.drain.slice_capacity):
+            free(self.drain.slices[i].bytes)
+        free(self.drain.slices)
+
+    cdef void let_go(self) noexcept:
+        """Frees what waits."""
+        cdef const Held *held
+        cdef uint64_t at = 0
+        while at < self.drain.waiting.used:
+            held = <const Held *>(self.drain.waiting.bytes + at)
+            at += sizeof(Held) + padded(held.size) + padded(held.slice_size)
+            ranges_release(held.ranges)
         free(self.drain.waiting.bytes)
 
     def run(self):
@@ -319,27 +498,53 @@ cdef class SampleReader:
         with nogil:
             run(&self.drain)
 
-    def replay(self):
-        """Reports the samples that waited for their processes' mappings; how many."""
+    def replay(self, uint64_t wait_from=0xffffffffffffffff):
+        """Reports the samples that waited, except those taken since a time (CLOCK_MONOTONIC, ns) whose unwind
+        rows are still to come; how many it reported."""
         cdef Drain *d = &self.drain
-        cdef uint64_t at = 0, size, count = 0
+        cdef Waiting old = d.waiting
+        cdef uint64_t at = 0
+        cdef const Held *held
+        cdef const pyprof_sample *sample
+        cdef const pyprof_slice *slice
+        memset(&d.waiting, 0, sizeof(Waiting))
         with nogil:
-            while at < d.waiting.used:
-                memcpy(&size, d.waiting.bytes + at, sizeof(uint64_t))
-                handle(d, <const pyprof_sample *>(d.waiting.bytes + at + RING_HEADER), size, False)
-                at += RING_HEADER + ((size + 7) & ~<uint64_t>7)
-                count += 1
-            d.waiting.used = 0
-        return count
+            while at < old.used:
+                held = <const Held *>(old.bytes + at)
+                sample = <const pyprof_sample *>(held + 1)
+                slice = NULL
+                if held.slice_size:
+                    slice = <const pyprof_slice *>(<const uint8_t *>sample + padded(held.size))
+                if held.serial:
+                    report_held(d, held, sample, slice, sample.time >= wait_from)
+                    ranges_release(held.ranges)
+                else:
+                    handle(d, sample, held.size, slice, sample.time >= wait_from)
+                at += sizeof(Held) + padded(held.size) + padded(held.slice_size)
+            free(old.bytes)
+        return old.count - d.waiting.count
+
+    @property
+    def unread(self):
+        """Bytes in the sample ring."""
+        return pyprof_load_acquire(self.drain.ring.producer) - self.drain.ring.consumer[0]
+
+    @property
+    def waiting(self):
+        """Bytes of samples that wait."""
+        return self.drain.waiting.used
 
     def counts(self):
-        """Samples by what became of them since the start: reported, filtered, no_memory, malformed;
+        """Samples by what became of them since the start: reported, filtered, no_memory, malformed; walked: those
+        of the reported whose stacks were unwound in user space, all or part;
         first_sample is the time (CLOCK_MONOTONIC, ns) of the first one, 0 before."""
         return {
             "reported": self.drain.reported,
             "filtered": self.drain.filtered,
             "no_memory": self.drain.no_memory,
             "malformed": self.drain.malformed,
+            "malformed_slices": self.drain.malformed_slices,
+            "walked": self.drain.walked,
             "first_sample": self.drain.first_sample,
         }
 

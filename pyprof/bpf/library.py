@@ -2,6 +2,7 @@
 """The BPF object in the kernel: load it, reach its maps. With perf_events.py the only user of libbpf."""
 
 import errno
+import mmap
 import os
 import re
 from importlib import resources
@@ -10,11 +11,17 @@ from types import TracebackType
 from typing import Self
 
 from pyprof._native._libbpf import ffi, lib
+from pyprof._native.arena import RowArena
 from pyprof._native.trie import MappingTrie
 from pyprof.errors import HostError
 
 MAPPING_ENTRIES = 262_144
 KEY_SIZE = 16
+MAPPING_VALUE_SIZE = 32
+PAGE_VALUE_SIZE = 40
+PAGE_ENTRIES = 65_536
+CHUNK_BYTES = int(lib.PYPROF_CHUNK_BYTES)
+RULE_TABLE_BYTES = 16 * int(lib.PYPROF_MAX_RULES)
 
 # kernel/bpf/verifier.c: the first two until Linux 6.11, the third from there on.
 UNKNOWN_HELPER = re.compile(r"(?:invalid func|unknown func|cannot use helper) (\w+)#([0-9]+)")
@@ -171,6 +178,57 @@ class BpfObject:
             for i in range(lib.PYPROF_COUNTER_COUNT)
         }
 
+    def _delete(self, name: str, keys: bytes, key_size: int) -> None:
+        done = ffi.new("uint32_t *")
+        count = len(keys) // key_size
+        code = lib.pyprof_map_delete(self._map(name), ffi.from_buffer(keys), key_size, count, done)
+        if code:
+            raise HostError(f"cannot delete from {name}: {error_text(code)}")
+
+    def _update(self, name: str, keys: bytes, key_size: int, values: bytes, value_size: int) -> int:
+        """How many entries found room."""
+        done = ffi.new("uint32_t *")
+        count = len(keys) // key_size
+        code = lib.pyprof_map_update(
+            self._map(name), ffi.from_buffer(keys), key_size, ffi.from_buffer(values), value_size, count, done
+        )
+        if code and code not in (-errno.ENOSPC, -errno.ENOMEM, -errno.E2BIG):
+            raise HostError(f"cannot write to {name}: {error_text(code)}")
+        return count if not code else int(done[0])
+
+    def rule_table(self) -> mmap.mmap:
+        """The memory of the table of unwind rules."""
+        return mmap.mmap(self._map("rules"), RULE_TABLE_BYTES)
+
+    def make_chunk(self, index: int) -> mmap.mmap:
+        """A new chunk of the arena of unwind rows, as memory that the programs see.
+
+        Raises:
+            HostError: no memory for it.
+        """
+        fd = int(lib.pyprof_chunk_create(self._map("chunks"), index))
+        if fd < 0:
+            raise HostError(f"no memory for unwind rows: {error_text(fd)}")
+        try:
+            return mmap.mmap(fd, CHUNK_BYTES)
+        finally:
+            os.close(fd)
+
+    def write_rows(self, arena: RowArena, now: int) -> int:
+        """Writes what is pending in the arena to the maps of pages and executables; how many pages had no
+        room."""
+        deletes, gone, keys, values, loaded = arena.pending()
+        self._delete("executables", gone, 4)
+        self._delete("pages", deletes, 8)
+        pages = self._update("pages", keys, 8, values, PAGE_VALUE_SIZE)
+        if pages == len(keys) // 8:
+            # Else what has no page is taken for not loaded, and unwound in user space.
+            self._update("executables", loaded, 4, len(loaded) // 4 * b"\1\0\0\0", 4)
+        if deletes or gone or keys or loaded:
+            lib.pyprof_bpf_changed(self._bpf)
+        arena.flushed(now)
+        return len(keys) // 8 - pages
+
     def write_mappings(self, trie: MappingTrie, now: int) -> list[int]:
         """Writes what is pending in the trie to exec_mappings.
 
@@ -181,28 +239,19 @@ class BpfObject:
             HostError: the kernel refuses for another reason than want of room.
         """
         refused: list[int] = []
-        done = ffi.new("uint32_t *")
         while True:
             deletes, keys, values = trie.pending()
-            code = lib.pyprof_mappings_delete(
-                self._mappings_fd, ffi.from_buffer(deletes), len(deletes) // KEY_SIZE, done
-            )
-            if code:
-                raise HostError(f"cannot delete from exec_mappings: {error_text(code)}")
-            count = len(keys) // KEY_SIZE
-            code = lib.pyprof_mappings_update(
-                self._mappings_fd, ffi.from_buffer(keys), ffi.from_buffer(values), count, done
-            )
-            if code and code not in (-errno.ENOSPC, -errno.ENOMEM):
-                raise HostError(f"cannot write to exec_mappings: {error_text(code)}")
-            failed = trie.flushed(now, count if not code else int(done[0]))
+            self._delete("exec_mappings", deletes, KEY_SIZE)
+            written = self._update("exec_mappings", keys, KEY_SIZE, values, MAPPING_VALUE_SIZE)
+            lib.pyprof_bpf_changed(self._bpf)
+            failed = trie.flushed(now, written)
             if not failed:
                 return refused
             refused += failed
 
-    def mappings_bytes(self) -> int:
-        """Kernel memory that exec_mappings takes, as the kernel counts it."""
-        for line in Path(f"/proc/self/fdinfo/{self._mappings_fd}").read_text().splitlines():
+    def map_bytes(self, name: str) -> int:
+        """Kernel memory that a map takes, as the kernel counts it."""
+        for line in Path(f"/proc/self/fdinfo/{self._map(name)}").read_text().splitlines():
             name, _, value = line.partition(":")
             if name == "memlock":
                 return int(value)

@@ -8,10 +8,13 @@ import platform
 import shutil
 import sys
 import textwrap
+from contextlib import suppress
+from typing import Any
 
-from pyprof import __version__
+from pyprof import __version__, control
 from pyprof.bpf.library import libbpf_version
 from pyprof.bpf.perf_events import online_cpus
+from pyprof.errors import HostError
 from pyprof.host import Check, State, check_host
 
 DESCRIPTION = """\
@@ -42,7 +45,7 @@ class Verb:
     def run(self, args: argparse.Namespace) -> int:
         checks = check_host()
         can_profile = all(check.state is not State.MISSING for check in checks)
-        facts = {
+        facts: dict[str, Any] = {
             "can_profile": can_profile,
             "kernel": platform.release(),
             "machine": platform.machine(),
@@ -50,6 +53,7 @@ class Verb:
             "pyprof": __version__,
             "python": platform.python_version(),
             "libbpf": libbpf_version().removeprefix("v"),
+            "recorders": recorders(),
         }
         if args.json:
             rows = [
@@ -63,7 +67,18 @@ class Verb:
         return 0 if can_profile else 1
 
 
-def as_text(facts: dict[str, object], checks: list[Check], width: int) -> str:
+def recorders() -> list[dict[str, object]]:
+    """What recorders that run now say of their samples: {"pid", "reported", "unwound_in_user_space"}."""
+    found: list[dict[str, object]] = []
+    if os.access(control.FOLDER, os.R_OK | os.X_OK):
+        for pid in control.running():
+            with suppress(HostError):
+                samples = control.ask(pid).get("samples")
+                found.append({"pid": pid, **(samples if isinstance(samples, dict) else {})})
+    return found
+
+
+def as_text(facts: dict[str, Any], checks: list[Check], width: int) -> str:
     """The report, in lines of at most `width` columns where the words allow."""
     lines = [
         f"pyprof {facts['pyprof']} (Python {facts['python']}, libbpf {facts['libbpf']})",
@@ -78,7 +93,13 @@ def as_text(facts: dict[str, object], checks: list[Check], width: int) -> str:
     verdict = (
         f"This host cannot be profiled; missing: {missing}." if missing else "This host can be profiled."
     )
-    lines += ["", verdict]
+    lines.append("")
+    for recorder in facts.get("recorders", ()):
+        lines.append(
+            f"Recorder {recorder['pid']} is running: {recorder.get('reported', 0)} samples, "
+            f"{recorder.get('unwound_in_user_space', 0)} of them unwound in user space."
+        )
+    lines.append(verdict)
     return "\n".join(lines)
 
 

@@ -3,17 +3,19 @@
 
 import argparse
 
-from pyprof.cli import inspect_elf, inspect_maps, inspect_process
+from pyprof.cli import inspect_elf, inspect_maps, inspect_process, inspect_unwind
 
 EPILOG = """\
 examples:
   pyprof inspect elf /usr/bin/python3      build IDs, segments, symbol tables
+  pyprof inspect unwind /usr/bin/python3   how callers are found at each address
   sudo pyprof inspect process 4711         what of it is mapped, where its names come from
   sudo pyprof inspect maps --json          what the running recorder holds in the kernel
 """
 
 SUBJECTS = {
     "elf": (inspect_elf, "what an executable or library is known by"),
+    "unwind": (inspect_unwind, "how callers are found in an executable"),
     "process": (inspect_process, "what is known of a running process"),
     "maps": (inspect_maps, "what a running recorder holds"),
 }

@@ -9,12 +9,14 @@ from typing import Any
 
 from pyprof.elf.file import ElfFile, open_regular, show_path
 from pyprof.elf.identity import Identity, identity_of
+from pyprof.symbols.gopclntab import GOPCLNTAB
 from pyprof.symbols.native import DEBUGDATA, NativeSymbols
 
 _SOURCES = {
     ".symtab": "all functions; `strip` removes it",
     ".dynsym": "exported and imported functions; always there",
     DEBUGDATA: "local functions, compressed; Fedora and its kin have it",
+    GOPCLNTAB: "all functions of Go programs; read where .symtab is missing",
 }
 
 

@@ -134,6 +134,8 @@ class Verb:
         check_writable(args.output)
         recording = Recording(args)
         status = recording.run()
+        # Ctrl-C that comes when sampling is over must not cost the profile; a second one may.
+        signal.signal(signal.SIGINT, lambda *_: signal.signal(signal.SIGINT, signal.default_int_handler))
         write_file(recording.profile, args.output, form)
         recording.summarise()
         return status
@@ -151,6 +153,7 @@ class Recording:
         self._command: Launched | None = None
         self._cpu_sampling = 0.0
         self._names_problem = ""
+        self._first_samples = 0
         self._progress = Progress(args.duration, enabled=sys.stderr.isatty())
 
     def run(self) -> int:
@@ -177,6 +180,7 @@ class Recording:
             self._sample(session)
             self.profile = session.take()
             self._names_problem = session.kernel_names_problem
+            self._first_samples = session.samples()["unwound_in_user_space"]
         return self._command.wait() if self._command else 0
 
     def _sample(self, session: Session) -> None:
@@ -244,6 +248,7 @@ class Recording:
                 "hz": profile.hz,
                 "cpu_seconds": round(cpu, 3),
                 "cpu_seconds_sampling": round(self._cpu_sampling, 3),
+                "unwound_in_user_space": self._first_samples,
                 "output": args.output,
             }
             print(json.dumps(report), flush=True)
@@ -254,9 +259,11 @@ class Recording:
             f"{counts.taken} samples taken in {duration:.1f} s, {counts.reported} reported, "
             f"{lost} lost{reasons(counts.lost)}"
         )
+        if self._first_samples:
+            say(f"{self._first_samples} first samples of a process or file were unwound in user space")
         if incomplete:
             share = incomplete / max(counts.reported, 1)
-            say(f"{share:.1%} of the stacks do not reach their thread's start{reasons(counts.incomplete)}")
+            say(f"{share:.2%} of the stacks do not reach their thread's start{reasons(counts.incomplete)}")
         say(
             f"pyprof's own CPU: {self._cpu_sampling:.2f} s while sampling "
             f"({self._cpu_sampling / duration:.1%} of one core), {cpu:.2f} s in all"

@@ -9,6 +9,7 @@ from pyprof.elf.file import ET_REL, ElfFile, show_bytes
 from pyprof.elf.tables import FunctionStarts, SymbolBytes, code_ranges, function_starts, symbol_tables
 from pyprof.errors import ElfError
 from pyprof.symbols.demangle import demangle
+from pyprof.symbols.gopclntab import GOPCLNTAB, go_symbols
 from pyprof.symbols.plt import PltStubs
 from pyprof.symbols.symbol import Symbol
 
@@ -22,7 +23,7 @@ class NativeSymbols:
     """The functions of one file; everything is read at once, and the file may be closed afterwards.
 
     Attributes:
-        counts: number of functions by source: ".symtab", ".dynsym", ".gnu_debugdata".
+        counts: number of functions by source: ".symtab", ".dynsym", ".gnu_debugdata", "gopclntab".
         problems: a sentence for each table that is there but cannot be used.
     """
 
@@ -37,6 +38,9 @@ class NativeSymbols:
         dynamic = next((table for table in tables if table.source == ".dynsym"), None)
         self._plt = PltStubs(file, dynamic) if dynamic else None
         tables += _debugdata_tables(file, self.problems)
+        if file.type != ET_REL and not any(table.source == ".symtab" for table in tables):
+            go_table = go_symbols(file, self.problems)
+            tables += [go_table] if go_table else []
         starts = function_starts(file) or FunctionStarts(b"", 0)
         self._table = SymbolTable(
             [(table.symbols, table.strings) for table in tables], code_ranges(file), starts.table, starts.base
@@ -59,6 +63,8 @@ class NativeSymbols:
             if hit is not None:
                 raw, offset, is_guess, source = hit
                 name = show_bytes(raw)
+                if self._sources[source] == GOPCLNTAB:
+                    name = name.replace("\u00b7", ".")  # as Go's linker does for symbol tables
                 found.append(Symbol(demangle(name), name, offset, is_guess, source=self._sources[source]))
                 continue
             stub = self._plt.find(address) if self._plt else None

@@ -13,7 +13,7 @@ class Symbol(NamedTuple):
         offset: bytes from the function's start to the address.
         is_guess: the symbol has no size; it is only the nearest one before the address in the same piece
         of code. module: of kernel functions: the module, or "bpf"; "" for the kernel itself.
-        source: ".symtab", ".dynsym", ".gnu_debugdata", "plt" or "kallsyms".
+        source: ".symtab", ".dynsym", ".gnu_debugdata", "gopclntab", "plt" or "kallsyms".
     """
 
     name: str

@@ -27,7 +27,7 @@ EH_FRAME, DEBUG_FRAME = ".eh_frame", ".debug_frame"
 
 Where = TypeVar("Where")
 
-_GO_TABLE = ".gopclntab"
+_GO_SECTIONS = (".gopclntab", ".data.rel.ro.gopclntab", ".note.go.buildid", ".go.buildinfo")
 _SHF_COMPRESSED = 0x800
 _ELFCOMPRESS_ZLIB = 1
 _CHDR = struct.Struct("<IIQQ")
@@ -99,7 +99,7 @@ def sources(file: ElfFile, problems: list[str]) -> Iterator[CfiSource]:
         yield found
     # Go's does not say where the caller's frame pointer is, which all of its functions keep: to follow that
     # is right on other stacks than the thread's own, too, and knows the end.
-    if any(section.name == _GO_TABLE for section in sections):
+    if any(section.name in _GO_SECTIONS for section in sections):
         return
     for section in sections:
         if section.name == DEBUG_FRAME and section.type != SHT_NOBITS:

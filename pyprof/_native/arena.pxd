@@ -1,0 +1,109 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The unwind rows of executables in memory that the kernel side reads too."""
+
+from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t
+
+from pyprof._native.extents cimport Extents
+from pyprof._native.index cimport Index
+from pyprof._native.memory cimport List32
+
+
+cdef extern from "pyprof_abi.h" nogil:
+    enum:
+        PYPROF_PAGE_BITS
+        PYPROF_PAGE_PARTS
+        PYPROF_CHUNK_BYTES
+        PYPROF_MAX_CHUNKS
+        PYPROF_MAX_RULES
+        PYPROF_RULE_NONE
+        PYPROF_CFA_UNSUPPORTED
+
+    cdef struct pyprof_rule:
+        uint8_t cfa
+        uint8_t fp
+        uint8_t ra
+        uint8_t flags
+        int cfa_offset
+        int fp_offset
+        int other
+
+    cdef struct pyprof_page_key:
+        uint32_t executable
+        uint32_t page
+
+    cdef struct pyprof_page:
+        uint32_t at
+        uint16_t chunk
+        uint16_t last
+        uint16_t starts[16]
+
+
+cdef enum LoadState:
+    NOT_LOADED = 0
+    WANTED = 1  # sampled, and asked for
+    LOADED = 2
+    NO_ROWS = 3  # there are none, or they cannot be read: frame pointers have to do
+
+
+cdef struct PageRow:
+    pyprof_page_key key
+    pyprof_page page
+    uint64_t start  # in the arena
+    uint64_t size
+
+
+cdef struct Holder:  # an executable
+    uint64_t last_used  # CLOCK_MONOTONIC, ns
+    uint64_t rows
+    uint64_t bytes
+    uint32_t *pages  # their numbers
+    uint64_t page_capacity
+    uint32_t page_count
+    uint32_t samples  # that want its rows
+    uint8_t state
+
+
+cdef struct Withdrawn:
+    uint64_t start
+    uint64_t size
+    uint64_t flushed_at  # 0: its pages are not yet out of the kernel
+
+
+cdef struct Arena:
+    uint8_t *chunks[1024]
+    uint32_t chunk_count
+    Extents extents
+    pyprof_rule *rules
+    uint32_t rule_count
+    uint64_t seed  # of the hash of rules
+    Index rule_index
+    PageRow *pages
+    uint64_t page_capacity
+    uint32_t page_count
+    List32 free_pages
+    Index page_index
+    Holder *holders
+    uint64_t holder_capacity
+    uint32_t holder_count
+    List32 wanted
+    Withdrawn *withdrawn
+    uint64_t withdrawn_capacity
+    uint64_t withdrawn_count
+    uint64_t rows
+    uint64_t evictions
+    uint64_t refused_rules
+
+
+cdef const pyprof_rule *arena_rule(Arena *arena, uint32_t executable, uint64_t offset) noexcept nogil
+cdef void arena_want(Arena *arena, uint32_t executable) noexcept nogil
+cdef void arena_use(Arena *arena, uint32_t executable, uint64_t time) noexcept nogil
+cdef uint8_t arena_state(const Arena *arena, uint32_t executable) noexcept nogil
+
+
+cdef class RowArena:
+    cdef Arena arena
+    cdef list buffers
+    cdef list page_updates
+    cdef list page_deletes
+    cdef list state_updates
+    cdef list state_deletes
