@@ -29,6 +29,12 @@ def bpf_problem() -> str:
     return ""
 
 
+@pytest.fixture(autouse=True, scope="session")
+def private_cache(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Keeps unwind rows that tests make out of the host's cache."""
+    os.environ["PYPROF_CACHE_DIR"] = str(tmp_path_factory.mktemp("cache"))
+
+
 def pytest_runtest_setup(item: pytest.Item) -> None:
     if item.get_closest_marker("bpf") is None or not bpf_problem():
         return

@@ -7,7 +7,14 @@ from pathlib import Path
 import pytest
 from pyprof._native._libbpf import ffi, lib
 
-from pyprof.bpf.library import BpfObject, end_texts, probe_loop
+from pyprof.bpf.library import (
+    CHUNK_BYTES,
+    PAGE_VALUE_SIZE,
+    RULE_TABLE_BYTES,
+    BpfObject,
+    end_texts,
+    probe_loop,
+)
 from pyprof.errors import HostError
 from tests.support.bpf import held, left_after, shown
 from tests.support.rings import sample
@@ -15,7 +22,9 @@ from tests.support.rings import sample
 pytestmark = pytest.mark.bpf
 
 RING = 256 * 1024
-ABI = Path(__file__).parents[2] / "csrc" / "pyprof_abi.h"
+ROOT = Path(__file__).parents[2]
+ABI = ROOT / "csrc" / "pyprof_abi.h"
+SAMPLER = ROOT / "bpf" / "sampler.bpf.c"
 
 
 @pytest.mark.parametrize("plain_loop", [False, True])
@@ -40,16 +49,37 @@ def test_the_maps_have_the_sizes_of_the_abi() -> None:
     assert mappings["max_entries"] == 1000
     assert maps["samples"]["max_entries"] == RING
     assert maps["counters"]["max_entries"] == lib.PYPROF_COUNTER_COUNT
-    # A sample's head, its frames, and what follows them in the scratch area.
+    # A sample's head and its frames, and the state of the walk; 32 KiB is what a per-CPU value may have.
     frames = 16 * lib.PYPROF_MAX_USER_FRAMES + 8 * lib.PYPROF_MAX_KERNEL_FRAMES
-    assert len(sample(1, 1)) + frames <= maps["scratches"]["bytes_value"] <= len(sample(1, 1)) + frames + 128
+    assert len(sample(1, 1)) + frames <= maps["scratches"]["bytes_value"] <= 32768
+    # The head of a slice and seven pages of stack.
+    assert maps["slices"]["bytes_value"] == 184 + 7 * 4096
+
+
+def test_the_maps_of_unwind_rows_have_the_sizes_of_the_abi() -> None:
+    before = held("map")
+    with BpfObject(RING, RING // 4, 1000):
+        rows = shown("map")
+        maps = {rows[number]["name"]: rows[number] for number in held("map") - before}
+    pages, executables, rules, chunks = (maps[name] for name in ("pages", "executables", "rules", "chunks"))
+    assert (pages["type"], pages["bytes_key"], pages["bytes_value"]) == ("hash", 8, PAGE_VALUE_SIZE)
+    assert pages["max_entries"] == 65536
+    assert (executables["type"], executables["bytes_key"], executables["bytes_value"]) == ("hash", 4, 4)
+    assert (rules["type"], rules["bytes_value"], rules["max_entries"]) == ("array", 16, lib.PYPROF_MAX_RULES)
+    assert (chunks["type"], chunks["bytes_value"], chunks["max_entries"]) == ("array_of_maps", 4, 1024)
+    assert rules["bytes_value"] * rules["max_entries"] == RULE_TABLE_BYTES
+    assert CHUNK_BYTES == lib.PYPROF_CHUNK_BYTES == 1 << 20
 
 
 def test_closing_leaves_nothing_in_the_kernel() -> None:
     maps, programs = held("map"), held("prog")
     bpf = BpfObject(RING, RING // 4, 64)
     new_maps, new_programs = held("map") - maps, held("prog") - programs
-    assert len(new_maps) == 5  # four, and the constants
+    rows = shown("map")
+    names = {rows[number]["name"] for number in new_maps}
+    declared = set(re.findall(r"^} (\w+) SEC\(\"\.maps\"\);$", SAMPLER.read_text(), re.MULTILINE))
+    assert declared <= names
+    assert all("." in name for name in names - declared), "sections of constants and variables"
     assert len(new_programs) == 1
     bpf.close()
     bpf.close()

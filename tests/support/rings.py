@@ -13,6 +13,7 @@ from types import TracebackType
 from typing import Self
 
 from pyprof._native.aggregate import Aggregator
+from pyprof._native.arena import RowArena
 from pyprof._native.drain import SampleReader
 from pyprof._native.processes import ProcessTable
 from pyprof._native.sideband import SidebandReader
@@ -120,16 +121,43 @@ def sample(
     kernel_thread: bool = False,
     name: bytes = b"name",
     thread_name: bytes = b"thread",
+    slice_number: int = 0,
+    cpu: int = 0,
 ) -> bytes:
     """struct pyprof_sample with its frames. user: (pc, number of the mapping or 0)."""
     user, kernel = user or [], kernel or []
     head = struct.pack(
-        "=QQIIHHBBBB16s16s",
-        time, start_time, pid, tid or pid, len(user), len(kernel), end, 0, kernel_thread, 0,
-        name, thread_name,
+        "=IIQQIIHHBBBBII16s16s",
+        1, slice_number, time, start_time, pid, tid or pid, len(user), len(kernel), end, 0, kernel_thread, 0,
+        cpu, 0, name, thread_name,
     )  # fmt: skip
-    frames = b"".join(struct.pack("=QII", pc, mapping, 0) for pc, mapping in user)
+    # The first frame's pc is exact, the others are return addresses.
+    frames = b"".join(struct.pack("=QII", pc, mapping, i == 0) for i, (pc, mapping) in enumerate(user))
     return head + frames + array("Q", kernel).tobytes()
+
+
+def stack_slice(
+    number: int,
+    base: int,
+    stack: bytes,
+    *,
+    pc: int,
+    sp: int,
+    fp: int | None = 0,
+    registers: dict[int, int] | None = None,
+    exact: bool = True,
+    cpu: int = 0,
+    size: int | None = None,
+    holes: int = 0,
+) -> bytes:
+    """struct pyprof_slice with the stack behind it. fp: None where it is lost; size: what the head states."""
+    head = struct.pack(
+        "=IIIIQQQQ16QBBBB4x",
+        2, number, cpu, len(stack) if size is None else size, base, pc, sp, fp or 0,
+        *((registers or {}).get(i, 0) for i in range(16)),
+        registers is not None, fp is not None, exact, holes,
+    )  # fmt: skip
+    return head + stack
 
 
 def record(kind: int, body: bytes, time: int, misc: int = 0) -> bytes:
@@ -194,7 +222,10 @@ class World:
         for ring in self.events:
             self.sideband.add(ring.fd, ring.size)
         self.samples = SampleRing(ring_size)
-        self.reader = SampleReader(self.samples.fd, ring_size, self.table, self.sideband, self.aggregator, by)
+        self.arena = RowArena(bytearray(16 * 32768))
+        self.reader = SampleReader(
+            self.samples.fd, ring_size, self.table, self.sideband, self.aggregator, self.arena, by
+        )
 
     def __enter__(self) -> Self:
         return self

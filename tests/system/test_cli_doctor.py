@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.profiling import ROOT, pyprof
+from tests.support.terminal import recorder
 
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to give rights up")
 STATES = {"ok", "limited", "missing"}
@@ -149,3 +150,14 @@ print(try_sampler()[0].detail)
         [sys.executable, "-c", code, str(tmp_path)], check=True, capture_output=True, text=True, cwd=ROOT
     )
     assert done.stdout == "the kernel lacks the BPF helper number 9999: pyprof needs Linux 5.15 or newer\n"
+
+
+@pytest.mark.bpf
+def test_running_recorder_tells_how_many_stacks_user_space_unwound(tmp_path: Path) -> None:
+    environment = os.environ | {"PYPROF_RUN_DIR": str(tmp_path)}
+    with recorder("-F", "499", "-o", str(tmp_path / "x.folded"), run_folder=tmp_path) as recording:
+        told = json.loads(pyprof("doctor", "--json", env=environment).stdout)["recorders"]
+        text = pyprof("doctor", env=environment).stdout
+    assert [item["pid"] for item in told] == [recording.process.pid]
+    assert 0 <= told[0]["unwound_in_user_space"] <= told[0]["reported"]
+    assert f"Recorder {recording.process.pid} is running: " in text

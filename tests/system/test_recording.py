@@ -54,8 +54,8 @@ def test_samples_add_up(tmp_path: Path, by: str) -> None:
     assert samples["taken"] == samples["reported"] + sum(samples["lost"].values())
     assert sum(got.folded().values()) == samples["reported"]
     assert sum(got.report["incomplete"].values()) <= samples["reported"]
-    # 100 processes of 5 ms at 2000 Hz are 1000 samples, and starting them takes some more.
-    assert samples["reported"] > 900
+    # 100 processes of 5 ms at 2000 Hz are 1000 samples, fewer where the machine itself has to wait.
+    assert samples["reported"] > 500
 
 
 def test_command_is_profiled_from_start_to_end(tmp_path: Path) -> None:

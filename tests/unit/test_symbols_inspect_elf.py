@@ -36,7 +36,7 @@ def test_json_counts_functions_by_table(tmp_path: Path, capsys: pytest.CaptureFi
     path = compile_source(tmp_path, "two.c", source, "-shared", "-fPIC", "-nostdlib", output="two.so")
     assert inspect(str(path), "--json") == 0
     shown = json.loads(capsys.readouterr().out)
-    assert shown["symbols"] == {"symtab": 2, "dynsym": 1, "gnu_debugdata": 0}
+    assert shown["symbols"] == {"symtab": 2, "dynsym": 1, "gnu_debugdata": 0, "gopclntab": 0}
     assert shown["problems"] == []
 
 

@@ -1,0 +1,137 @@
+# SPDX-License-Identifier: Apache-2.0
+"""C programs without frame pointers: every stack is the program's own, from its start to the leaf."""
+
+from functools import partial
+
+import pytest
+
+from tests.support.truth import (
+    LIBC,
+    PROCESS,
+    THREAD,
+    Chain,
+    Program,
+    Recording,
+    Some,
+    any_of,
+    build,
+    check,
+    check_report,
+    record_programs,
+)
+
+pytestmark = pytest.mark.bpf
+
+TOO_DEEP = "more frames than a sample holds"
+MAIN: Chain = (PROCESS, "main")
+# main compares its argument for each turn of the loop.
+STRCMP = (*MAIN, Some(f"strcmp(@plt)?|{LIBC}", 0))
+INLINED = any_of("work|stay|ready")  # at -O0 they are not
+
+
+def frames(
+    name: str, mode: str, *chains: Chain, flags: str = "-O2", compiler: str = "gcc", **more: object
+) -> Program:
+    make = partial(build, source="frames.c", flags=flags.split(), compiler=compiler)
+    return Program(name, make, chains, tuple(mode.split()), **more)  # type: ignore[arg-type]
+
+
+def chain(name: str, compiler: str, flags: str) -> Program:
+    return frames(name, "chain", (*MAIN, "outer", "middle", "leaf", INLINED), flags=flags, compiler=compiler)
+
+
+def deep(name: str, times: int) -> Program:
+    return frames(name, f"deep {times}", (*MAIN, Some("recurse", times, times), "leaf"))
+
+
+def sized(mode: str) -> list[Program]:
+    # The first samples of a program are unwound from a copy of 24 KiB of its stack.
+    complete = 0.9 if mode in ("large", "huge") else 0.995
+    return [
+        frames(
+            f"{mode}-{short}{flags}", mode,
+            (*STRCMP, INLINED), (*MAIN, mode, INLINED), (*MAIN, mode, "inner", INLINED),
+            flags=flags, compiler=compiler, complete=complete,
+        )
+        for short, compiler in (("g", "gcc"), ("c", "clang-19")) for flags in ("-O0", "-O2")
+    ]  # fmt: skip
+
+
+PROGRAMS = [
+    *(
+        chain(f"chain-{compiler[:5]}{flags}", compiler, flags)
+        for compiler in ("gcc", "clang-19")
+        for flags in ("-O0", "-O2", "-O3")
+    ),
+    # Not -mstackrealign alone: it takes the stack that main is called with for aligned.
+    chain("chain-realign", "gcc", "-O2 -mstackrealign -mincoming-stack-boundary=3"),
+    *(program for mode in ("varying", "sparse", "large", "huge", "realigned") for program in sized(mode)),
+    deep("deep-512", 512 - 5),
+    deep("deep-1000", 1000 - 5),
+    frames(
+        "jumping", "jumping",
+        STRCMP,
+        (*MAIN, "jumping"),
+        (*MAIN, "jumping", Some(f"_?setjmp(@plt)?|__sigsetjmp|{LIBC}", 1, 3)),
+        (*MAIN, "jumping", "before"),
+        (*MAIN, "jumping", "before", "jump"),
+        (*MAIN, "jumping", "before", "jump", Some(f"[a-z_]*longjmp(@plt)?|{LIBC}", 1, 4)),
+        # In __longjmp the caller's stack pointer is in a register, which no rule of ours states.
+        complete=0.95,
+    ),
+    frames(
+        "sort", "sort",
+        STRCMP,
+        (*MAIN, "sort", Some("qsort@plt", 0)),
+        (*MAIN, "sort", Some("qsort(_r)?", 1, 2), Some(rf"c?free|malloc|memcpy|{LIBC}|\*ABS\*.*@plt", 0, 20)),
+        (*MAIN, "sort", Some("qsort(_r)?"), Some(LIBC, 1, 20), "compare"),
+    ),
+    frames(
+        "clock", "clock",
+        (*MAIN, "read_clock", Some("clock_gettime@plt", 0)),
+        (*MAIN, "read_clock", "clock_gettime", Some(r"\[vdso\].*|(__vdso_)?clock_gettime", 0, 4)),
+    ),
+    Program(
+        "threads",
+        partial(build, source="threads.c", flags=["-pthread"]),
+        ((THREAD, "worker", "outer", "leaf"),),
+    ),
+]  # fmt: skip
+
+
+@pytest.fixture(name="recording", scope="module")
+def record_all(tmp_path_factory: pytest.TempPathFactory) -> Recording:
+    return record_programs(tmp_path_factory.mktemp("frames"), PROGRAMS, 10)
+
+
+@pytest.mark.parametrize("program", PROGRAMS, ids=lambda program: program.name)
+def test_every_stack_is_whole(recording: Recording, program: Program) -> None:
+    check(recording, program)
+
+
+def test_report_counts_every_stack_that_is_not_whole(recording: Recording) -> None:
+    check_report(recording)
+
+
+def test_time_is_read_in_the_vdso(recording: Recording) -> None:
+    stacks = recording.stacks["clock"]
+    assert sum(n for stack, n in stacks.items() if any("vdso" in f for f in stack)) > 20
+
+
+@pytest.mark.parametrize("name", ["deep-512", "deep-1000"])
+def test_recursion_has_every_frame(recording: Recording, name: str) -> None:
+    lengths = {sum(not frame.endswith("_[k]") for frame in stack) - 1 for stack in recording.stacks[name]}
+    assert lengths == {int(name.removeprefix("deep-"))}
+
+
+@pytest.fixture(name="deeper", scope="module")
+def record_deeper(tmp_path_factory: pytest.TempPathFactory) -> Recording:
+    return record_programs(tmp_path_factory.mktemp("deeper"), [deep("deep-5000", 5000)], 1)
+
+
+def test_recursion_is_cut_at_the_root_end_when_it_does_not_fit(deeper: Recording) -> None:
+    verdict = deeper.verdicts["deep-5000"]
+    assert verdict.total == verdict.cut > 100, verdict
+    lengths = {sum(not frame.endswith("_[k]") for frame in stack) - 1 for stack in deeper.stacks["deep-5000"]}
+    assert lengths == {1024}
+    assert deeper.report["incomplete"] == {TOO_DEEP: verdict.total}
