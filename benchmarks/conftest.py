@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Prints, at the end, how many times faster than each rival we are."""
+"""Prints, at the end, notes of the benchmarks, and how many times faster than each rival we are."""
 
 import pytest
 
@@ -14,6 +14,15 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
         rival = (result.params or {}).get("rival")
         if rival is not None and not result.has_error:
             groups.setdefault(result.group, {})[rival] = result.stats.min
+    notes = [
+        result.extra_info["note"]
+        for result in (session.benchmarks if session is not None else [])
+        if "note" in result.extra_info
+    ]
+    if notes:
+        terminalreporter.section("measured")
+    for note in notes:
+        terminalreporter.write_line(note)
     lines = list(summary(groups))
     if lines:
         terminalreporter.section("times as fast as")
