@@ -17,7 +17,7 @@ from typing import NamedTuple
 import pytest
 
 from tests.support.pprof_decoder import decode
-from tests.support.profiling import ROOT
+from tests.support.profiling import ROOT, running
 
 pytestmark = pytest.mark.timeout(600)
 
@@ -62,7 +62,10 @@ class Installed(NamedTuple):
         )
 
     def record(self, output: str) -> Path:
-        done = self.run(*RECORDED, "-o", output)
+        """Records while something runs: an idle host gives no samples."""
+        busy = [sys.executable, "-c", "print('ready', flush=True)\nwhile True: pass"]
+        with running(*busy):
+            done = self.run(*RECORDED, "-o", output)
         assert done.returncode == 0, done.stderr
         return self.elsewhere / output
 
