@@ -5,14 +5,12 @@ import os
 from contextlib import suppress
 from dataclasses import dataclass
 
-from pyprof.elf.file import ElfFile, open_regular
+from pyprof.elf.file import PF_X, ElfFile, open_regular
 from pyprof.elf.identity import Identity, address_of_offset, identity_of, read_identity, read_vdso
 from pyprof.errors import ElfError
 from pyprof.process.maps import map_file
 from pyprof.process.proc import escape
 from pyprof.profile.model import Executable
-
-PF_X = 1
 
 
 @dataclass(slots=True)
