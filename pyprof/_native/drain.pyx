@@ -15,7 +15,6 @@ return address, which may be the first byte of another function after a call tha
 import os
 
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
-from libc.stdlib cimport free
 from libc.string cimport memcpy, memset
 
 from pyprof._native.aggregate cimport (
@@ -38,9 +37,30 @@ from pyprof._native.arena cimport (
     pyprof_rule,
 )
 from pyprof._native.executables cimport ANONYMOUS, NO_EXECUTABLE
-from pyprof._native.memory cimport grow
-from pyprof._native.processes cimport TARGET, table_add, table_ask, table_find, table_publish, table_serial
-from pyprof._native.ranges cimport Range, ranges_find, ranges_release, ranges_share
+from pyprof._native.process_table cimport TARGET, table_add, table_ask, table_find, table_publish, table_serial
+from pyprof._native.ranges cimport Range, ranges_find
+from pyprof._native.records cimport (
+    PYPROF_CFA_NONE,
+    PYPROF_END_COMPLETE,
+    PYPROF_END_COUNT,
+    PYPROF_END_KERNEL_TOO_DEEP,
+    PYPROF_END_NO_MAPPING,
+    PYPROF_END_NOT_LOADED,
+    PYPROF_END_PROCESS_GONE,
+    PYPROF_END_SLICE_SHORT,
+    PYPROF_END_TOO_DEEP,
+    PYPROF_END_UNREADABLE,
+    PYPROF_FRAME_EXACT,
+    PYPROF_MAX_KERNEL_FRAMES,
+    PYPROF_MAX_USER_FRAMES,
+    PYPROF_RA_UNDEFINED,
+    PYPROF_RECORD_SAMPLE,
+    PYPROF_RECORD_SLICE,
+    PYPROF_SLICE_BYTES,
+    pyprof_frame,
+    pyprof_sample,
+    pyprof_slice,
+)
 from pyprof._native.sideband cimport (
     CpuRing,
     sideband_apply,
@@ -48,7 +68,9 @@ from pyprof._native.sideband cimport (
     sideband_release,
     sideband_snapshot,
 )
+from pyprof._native.slices cimport slices_deinit, slices_find, slices_keep
 from pyprof._native.trie cimport Entry, Trie
+from pyprof._native.waiting cimport Held, Waiting, waiting_add, waiting_at, waiting_deinit
 
 cdef extern from "<sys/mman.h>" nogil:
     void *mmap(void *address, size_t length, int protection, int flags, int fd, long offset)
@@ -72,8 +94,6 @@ cdef uint32_t BUSY = 1 << 31
 cdef uint32_t DISCARD = 1 << 30
 cdef uint32_t RING_HEADER = 8
 
-cdef uint64_t MAX_WAITING = 16 << 20
-cdef uint32_t MAX_CPUS = 1 << 16
 cdef uint64_t SECOND = 1000000000
 
 
@@ -249,71 +269,11 @@ cdef bint report(
     return True
 
 
-cdef inline uint64_t padded(uint64_t size) noexcept nogil:
-    return (size + 7) & ~<uint64_t>7
-
-
-cdef bint set_aside(
-    Drain *d, const Process *process, const pyprof_sample *sample, uint64_t size, const pyprof_slice *slice
-) noexcept nogil:
-    """Keeps a sample until its process or unwind rows are known; False where there is no room for it."""
-    cdef Held held
-    cdef uint64_t needed
-    cdef uint8_t *to
-    memset(&held, 0, sizeof(Held))
-    held.size = size
-    held.slice_size = sizeof(pyprof_slice) + slice.size if slice != NULL else 0
-    needed = d.waiting.used + sizeof(Held) + padded(held.size) + padded(held.slice_size)
-    if needed > MAX_WAITING or grow(<void **>&d.waiting.bytes, &d.waiting.capacity, needed, 1) < 0:
-        return False
-    to = d.waiting.bytes + d.waiting.used
-    if process.known:
-        # It may exec, or map something else there, before the rows come.
-        held.serial = process.serial
-        held.ranges = ranges_share(process.ranges)
-    memcpy(to, &held, sizeof(Held))
-    memcpy(to + sizeof(Held), sample, size)
-    if slice != NULL:
-        memcpy(to + sizeof(Held) + padded(size), slice, held.slice_size)
-    d.waiting.used = needed
-    d.waiting.count += 1
-    return True
-
-
-cdef void keep_slice(Drain *d, const pyprof_slice *slice, uint64_t size) noexcept nogil:
-    """Copies a slice, the ring's place being wanted back: its sample comes later, and of that CPU next."""
-    cdef LastSlice *last
-    cdef uint64_t had = d.slice_capacity
-    if (
-        size < sizeof(pyprof_slice) or slice.size > PYPROF_SLICE_BYTES
-        or size < sizeof(pyprof_slice) + slice.size or slice.cpu >= MAX_CPUS
-    ):
-        d.malformed_slices += 1
-        return
-    if grow(<void **>&d.slices, &d.slice_capacity, <uint64_t>slice.cpu + 1, sizeof(LastSlice)) < 0:
-        return
-    if d.slice_capacity != had:
-        memset(&d.slices[had], 0, (d.slice_capacity - had) * sizeof(LastSlice))
-    last = &d.slices[slice.cpu]
-    last.number = 0
-    size = sizeof(pyprof_slice) + slice.size
-    if grow(<void **>&last.bytes, &last.capacity, size, 1) == 0:
-        memcpy(last.bytes, slice, size)
-        last.number = slice.number
-
-
-cdef const pyprof_slice *slice_of(const Drain *d, const pyprof_sample *sample) noexcept nogil:
-    """The slice that a sample goes on with, or NULL."""
-    if sample.slice == 0 or sample.cpu >= d.slice_capacity or d.slices[sample.cpu].number != sample.slice:
-        return NULL
-    return <const pyprof_slice *>d.slices[sample.cpu].bytes
-
-
 cdef void report_or_wait(
     Drain *d, Process *process, const pyprof_sample *sample, uint64_t size, const pyprof_slice *slice,
     bint may_wait
 ) noexcept nogil:
-    if not report(d, process, sample, slice, may_wait) and not set_aside(d, process, sample, size, slice):
+    if not report(d, process, sample, slice, may_wait) and not waiting_add(&d.waiting, process, sample, size, slice):
         report(d, process, sample, slice, False)
 
 
@@ -364,7 +324,7 @@ cdef void handle(
         return
     if not process.known:
         table_ask(d.table, process)
-        if may_wait and set_aside(d, process, sample, size, slice):
+        if may_wait and waiting_add(&d.waiting, process, sample, size, slice):
             return
     elif (
         not process.published and not sample.is_kernel_thread
@@ -413,7 +373,7 @@ cdef void run(Drain *d) noexcept nogil:
             if not length & DISCARD and length >= 4 and (
                 (<const uint32_t *>(record + RING_HEADER))[0] == PYPROF_RECORD_SLICE
             ):
-                keep_slice(d, <const pyprof_slice *>(record + RING_HEADER), length)
+                slices_keep(&d.slices, <const pyprof_slice *>(record + RING_HEADER), length)
                 at += size
                 pyprof_store_release(d.ring.consumer, at)
                 continue
@@ -431,7 +391,7 @@ cdef void run(Drain *d) noexcept nogil:
             continue
         if sample == NULL:
             break
-        handle(d, sample, length, slice_of(d, sample) if is_sound(sample, length) else NULL, True)
+        handle(d, sample, length, slices_find(&d.slices, sample) if is_sound(sample, length) else NULL, True)
         at += size
         pyprof_store_release(d.ring.consumer, at)
     sideband_release(d.sideband)
@@ -478,20 +438,8 @@ cdef class SampleReader:
             munmap(self.drain.ring.producer, self.drain.ring.mapped)
         if self.drain.ring.consumer != NULL:
             munmap(self.drain.ring.consumer, self.drain.ring.page)
-        self.let_go()
-        for i in range(self.drain.slice_capacity):
-            free(self.drain.slices[i].bytes)
-        free(self.drain.slices)
-
-    cdef void let_go(self) noexcept:
-        """Frees what waits."""
-        cdef const Held *held
-        cdef uint64_t at = 0
-        while at < self.drain.waiting.used:
-            held = <const Held *>(self.drain.waiting.bytes + at)
-            at += sizeof(Held) + padded(held.size) + padded(held.slice_size)
-            ranges_release(held.ranges)
-        free(self.drain.waiting.bytes)
+        waiting_deinit(&self.drain.waiting)
+        slices_deinit(&self.drain.slices)
 
     def run(self):
         """Reads what is in the sample and side-band rings now."""
@@ -503,26 +451,23 @@ cdef class SampleReader:
         rows are still to come; how many it reported."""
         cdef Drain *d = &self.drain
         cdef Waiting old = d.waiting
+        cdef uint64_t count = old.count
         cdef uint64_t at = 0
         cdef const Held *held
         cdef const pyprof_sample *sample
         cdef const pyprof_slice *slice
         memset(&d.waiting, 0, sizeof(Waiting))
         with nogil:
-            while at < old.used:
-                held = <const Held *>(old.bytes + at)
-                sample = <const pyprof_sample *>(held + 1)
-                slice = NULL
-                if held.slice_size:
-                    slice = <const pyprof_slice *>(<const uint8_t *>sample + padded(held.size))
+            while True:
+                held = waiting_at(&old, &at, &sample, &slice)
+                if held == NULL:
+                    break
                 if held.serial:
                     report_held(d, held, sample, slice, sample.time >= wait_from)
-                    ranges_release(held.ranges)
                 else:
                     handle(d, sample, held.size, slice, sample.time >= wait_from)
-                at += sizeof(Held) + padded(held.size) + padded(held.slice_size)
-            free(old.bytes)
-        return old.count - d.waiting.count
+            waiting_deinit(&old)
+        return count - d.waiting.count
 
     @property
     def unread(self):
@@ -543,7 +488,7 @@ cdef class SampleReader:
             "filtered": self.drain.filtered,
             "no_memory": self.drain.no_memory,
             "malformed": self.drain.malformed,
-            "malformed_slices": self.drain.malformed_slices,
+            "malformed_slices": self.drain.slices.malformed,
             "walked": self.drain.walked,
             "first_sample": self.drain.first_sample,
         }

@@ -4,7 +4,8 @@
 from libc.stddef cimport size_t
 from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t
 
-from pyprof._native.processes cimport ProcessTable, Table
+from pyprof._native.process_table cimport Table
+from pyprof._native.processes cimport ProcessTable
 
 
 cdef extern from "<linux/perf_event.h>" nogil:

@@ -22,7 +22,7 @@ from pyprof._native.executables cimport (
     key_of_name,
 )
 from pyprof._native.memory cimport grow
-from pyprof._native.processes cimport (
+from pyprof._native.process_table cimport (
     table_exec,
     table_exit,
     table_fork,
