@@ -5,14 +5,14 @@ PY := .venv/bin/python
 STAMPS := .stamps
 SOURCES := setup.py $(wildcard bpf/* csrc/*.c csrc/*.h csrc/*.py pyprof/_native/*.pyx pyprof/_native/*.pxd) \
 	$(shell find web -type f -not -path '*/node_modules/*' -not -path '*/dist/*' 2>/dev/null)
-CFORMAT = $(shell git ls-files 'bpf/*.[ch]' 'csrc/*.[ch]' 'tests/*.c' 'tests/*.cc')
+CFORMAT = $(shell git ls-files 'bpf/*.[ch]' 'csrc/*.[ch]' 'tests/*.c' 'tests/*.cc' 'benchmarks/*.cpp')
 CWARN := -std=gnu11 -O2 -fsyntax-only -Wall -Wextra -Wconversion -Werror -Icsrc -Ibpf
-SCRIPTS = packaging/build-wheel packaging/setup-debian packaging/test-kernels packaging/vm-run .ci/run
+SCRIPTS = benchmarks/peers/build-opentelemetry packaging/build-wheel packaging/setup-debian packaging/test-kernels packaging/vm-run .ci/run
 GENERATE := build_bpf --inplace build_web --inplace
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help run build test test-kernels bench lint format wheel clean debug
+.PHONY: help run build test test-kernels bench bench-peers lint format wheel clean debug
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 16
@@ -59,6 +59,10 @@ $(STAMPS)/bench: $(STAMPS)/venv
 
 bench: build $(STAMPS)/bench ## compare the hot paths with other packages and plain Python
 	$(PY) -m pytest benchmarks --benchmark-group-by=group --benchmark-columns=min,median,ops,rounds
+
+bench-peers: build $(STAMPS)/bench | $(STAMPS)/packages-test ## measure pyprof beside the OpenTelemetry profiler (root, 15 min)
+	test -x build/peers/otel-profiler || benchmarks/peers/build-opentelemetry
+	$(PY) -m benchmarks.peers
 
 lint: build | $(STAMPS)/packages-test ## check formats, types and C warnings
 	$(PY) -m ruff check .
