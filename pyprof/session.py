@@ -299,6 +299,7 @@ class Session:
             hz=self.options.hz,
             event=self.options.event,
             by=self.options.by,
+            ends=end_texts(),
             accounting=self.accounting(),
         )
         self.kernel_names_problem = fill(profile, self.aggregator.take(), self.files)

@@ -42,7 +42,7 @@ cdef struct SampleRow:
     uint32_t process
     uint32_t thread
     uint32_t stack
-    uint32_t reserved
+    uint32_t end  # enum pyprof_end: the same frames that ended for another reason are another row
 
 
 cdef struct Aggregate:
@@ -73,7 +73,7 @@ cdef int64_t aggregate_process(
 ) noexcept nogil
 cdef int64_t aggregate_thread(Aggregate *a, uint32_t process, uint32_t tid, const char *name) noexcept nogil
 cdef int64_t aggregate_add(
-    Aggregate *a, uint32_t process, uint32_t thread, uint32_t stack, uint64_t count
+    Aggregate *a, uint32_t process, uint32_t thread, uint32_t stack, uint32_t end, uint64_t count
 ) noexcept nogil
 
 
@@ -81,5 +81,5 @@ cdef class Aggregator:
     cdef Aggregate table
     cdef int64_t count_stack(
         self, uint32_t process, uint32_t thread, const uint32_t *kinds, const uint32_t *executables,
-        const uint64_t *addresses, uint32_t length, uint64_t count
+        const uint64_t *addresses, uint32_t length, uint32_t end, uint64_t count
     ) noexcept nogil

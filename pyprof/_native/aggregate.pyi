@@ -11,6 +11,7 @@ class Aggregator:
         executables: Buffer,
         addresses: Buffer,
         count: int = 1,
+        end: int = 0,
     ) -> None: ...
     def add_batch(
         self,

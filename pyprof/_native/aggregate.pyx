@@ -193,17 +193,17 @@ cdef int64_t aggregate_thread(Aggregate *a, uint32_t process, uint32_t tid, cons
 
 
 cdef int64_t aggregate_add(
-    Aggregate *a, uint32_t process, uint32_t thread, uint32_t stack, uint64_t count
+    Aggregate *a, uint32_t process, uint32_t thread, uint32_t stack, uint32_t end, uint64_t count
 ) noexcept nogil:
     cdef Index *index = &a.sample_index
     cdef uint32_t tag = <uint32_t>(
-        pyprof_hash_two((<uint64_t>process << 32) | thread, stack, a.seed) >> 32
+        pyprof_hash_two((<uint64_t>process << 32) | thread, (<uint64_t>end << 32) | stack, a.seed) >> 32
     )
     cdef uint32_t at = tag & index.mask
     cdef SampleRow *row
     while index.slots[at]:
         row = &a.samples[slot_id(index.slots[at])]
-        if row.process == process and row.thread == thread and row.stack == stack:
+        if row.process == process and row.thread == thread and row.stack == stack and row.end == end:
             row.count += count
             return slot_id(index.slots[at])
         at = (at + 1) & index.mask
@@ -214,7 +214,7 @@ cdef int64_t aggregate_add(
     row.process = process
     row.thread = thread
     row.stack = stack
-    row.reserved = 0
+    row.end = end
     index_add(index, tag, index.used)
     return index.used - 1
 
@@ -236,7 +236,7 @@ cdef class Aggregator:
 
     cdef int64_t count_stack(
         self, uint32_t process, uint32_t thread, const uint32_t *kinds, const uint32_t *executables,
-        const uint64_t *addresses, uint32_t length, uint64_t count
+        const uint64_t *addresses, uint32_t length, uint32_t end, uint64_t count
     ) noexcept nogil:
         """length: at most MAX_FRAMES. Number of the sample row, or -1 without memory."""
         cdef FrameRow frames[MAX_FRAMES]
@@ -249,11 +249,11 @@ cdef class Aggregator:
         id = aggregate_stack(&self.table, frames, length)
         if id < 0:
             return -1
-        return aggregate_add(&self.table, process, thread, <uint32_t>id, count)
+        return aggregate_add(&self.table, process, thread, <uint32_t>id, end, count)
 
     def add(self, uint32_t process, uint32_t thread, const uint32_t[::1] kinds not None,
             const uint32_t[::1] executables not None, const uint64_t[::1] addresses not None,
-            uint64_t count=1):
+            uint64_t count=1, uint32_t end=0):
         """Counts a stack given as three columns, leaf first. For tests and benchmarks: the ring's
         reader calls the C functions."""
         cdef int64_t id
@@ -263,7 +263,7 @@ cdef class Aggregator:
         # The address of an empty view's first item is never read.
         with nogil, cython.boundscheck(False):
             id = self.count_stack(
-                process, thread, &kinds[0], &executables[0], &addresses[0], <uint32_t>n, count
+                process, thread, &kinds[0], &executables[0], &addresses[0], <uint32_t>n, end, count
             )
         if id < 0:
             raise MemoryError
@@ -286,7 +286,7 @@ cdef class Aggregator:
                 for i in range(1, n):
                     id = self.count_stack(
                         process, thread, &kinds[starts[i - 1]], &executables[starts[i - 1]],
-                        &addresses[starts[i - 1]], <uint32_t>(starts[i] - starts[i - 1]), 1
+                        &addresses[starts[i - 1]], <uint32_t>(starts[i] - starts[i - 1]), 0, 1
                     )
                     if id < 0:
                         break
@@ -305,7 +305,7 @@ cdef class Aggregator:
         Layouts (native endian): frames {u64 address, u32 executable, u32 kind}; stacks {u64 start,
         u32 length, u32 hash}; pool u32; processes {u64 start_time, u32 serial, u32 pid,
         char name[16]}; threads {u32 process, u32 tid, char name[16]}; samples {u64 count,
-        u32 process, u32 thread, u32 stack, u32 0}.
+        u32 process, u32 thread, u32 stack, u32 end}, where end is that of enum pyprof_end.
         """
         cdef Aggregate *a = &self.table
         taken = {

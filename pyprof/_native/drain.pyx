@@ -260,7 +260,7 @@ cdef bint report(
     if d.by_thread and row >= 0:
         thread = aggregate_thread(d.aggregate, <uint32_t>row, sample.tid, sample.thread_name)
     if stack < 0 or row < 0 or thread < 0 or aggregate_add(
-        d.aggregate, <uint32_t>row, <uint32_t>thread, <uint32_t>stack, 1
+        d.aggregate, <uint32_t>row, <uint32_t>thread, <uint32_t>stack, end, 1
     ) < 0:
         d.no_memory += 1
         return True

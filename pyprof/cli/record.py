@@ -15,8 +15,9 @@ from pyprof.control import ControlSocket
 from pyprof.errors import HostError, OutputError, TargetError
 from pyprof.export.formats import FORMATS, STDOUT, format_for, write_file
 from pyprof.launch import Launched
+from pyprof.profile import completeness
 from pyprof.profile.model import By, Profile
-from pyprof.session import POLL_SECONDS, Options, Session, on_signals
+from pyprof.session import ARENA_BYTES, POLL_SECONDS, Options, Session, on_signals
 
 DESCRIPTION = """\
 Samples what runs on every CPU, kernel and user, and writes a profile. Without -d and COMMAND it goes on until
@@ -48,6 +49,13 @@ def seconds(text: str) -> float:
     if not 0 < value < 10**7:
         raise argparse.ArgumentTypeError(f"{text} is not a time")
     return value
+
+
+def mebibytes(text: str) -> int:
+    size = int(text)
+    if not 1 <= size <= 1024:
+        raise argparse.ArgumentTypeError(f"{size} is not between 1 and 1024")
+    return size
 
 
 def check_writable(output: str) -> None:
@@ -121,6 +129,16 @@ class Verb:
         parser.add_argument(
             "--top", type=int, default=0, metavar="N", help="also print the N hottest functions"
         )
+        parser.add_argument(
+            "--completeness", action="store_true",
+            help="also print, by process and by executable, how many stacks reach their thread's start, and "
+            "why others do not; with --json, as its member \"completeness\"",
+        )  # fmt: skip
+        parser.add_argument(
+            "--arena-mib", type=mebibytes, default=ARENA_BYTES >> 20, metavar="MIB",
+            help="most kernel memory for unwind rows, 1 to 1024 (default 64); what was sampled least "
+            "recently gives way",
+        )  # fmt: skip
         parser.add_argument("--json", action="store_true", help="print a summary as one JSON object")
         parser.add_argument("command", nargs="*", metavar="COMMAND", help=argparse.SUPPRESS)
         self._parser = parser
@@ -164,7 +182,9 @@ class Recording:
             TargetError: the process or command is not there.
         """
         args = self._args
-        options = Options(hz=args.frequency, event=args.event, by=args.by, pids=args.pid)
+        options = Options(
+            hz=args.frequency, event=args.event, by=args.by, pids=args.pid, arena_bytes=args.arena_mib << 20
+        )
         with ExitStack() as stack:
             if args.command:
                 redirected = 2 if args.json or args.output == STDOUT else None
@@ -231,14 +251,9 @@ class Recording:
         if args.top > 0:
             from pyprof.profile.hottest import hottest, render
 
-            rows = hottest(profile, args.top)
-            table = render(rows, counts.reported)
-            print(
-                table,
-                end="",
-                file=sys.stderr if args.json or args.output == STDOUT else sys.stdout,
-                flush=True,
-            )
+            self._print_table(render(hottest(profile, args.top), counts.reported))
+        if args.completeness and not args.json:
+            self._print_table(completeness.render(completeness.completeness(profile)))
         cpu = time.process_time()
         if args.json:
             report = {
@@ -251,6 +266,8 @@ class Recording:
                 "unwound_in_user_space": self._first_samples,
                 "output": args.output,
             }
+            if args.completeness:
+                report["completeness"] = completeness.as_json(completeness.completeness(profile))
             print(json.dumps(report), flush=True)
             return
         lost = sum(counts.lost.values())
@@ -272,6 +289,10 @@ class Recording:
             say(self._names_problem)
         if args.output != STDOUT:
             say(f"wrote {args.output}")
+
+    def _print_table(self, table: str) -> None:
+        taken = self._args.json or self._args.output == STDOUT
+        print(table, end="", file=sys.stderr if taken else sys.stdout, flush=True)
 
 
 def say(text: str) -> None:

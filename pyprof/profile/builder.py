@@ -104,3 +104,4 @@ def _fill_stacks(profile: Profile, taken: dict[str, bytes]) -> None:
     profile.sample_process = array("I", [row[1] for row in samples])
     profile.sample_thread = array("I", [row[2] for row in samples])
     profile.sample_stack = array("I", [row[3] for row in samples])
+    profile.sample_end = array("B", [row[4] for row in samples])

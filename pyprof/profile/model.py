@@ -3,6 +3,7 @@
 
 import enum
 from array import array
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -117,6 +118,8 @@ class Profile:
         hz: samples a second on each CPU.
         event: "cpu-clock" or "cycles".
         by: what samples are kept apart by. With By.NONE the only process has pid 0 and no name.
+        ends: what a number in sample_end means; 0 is a stack that reaches its thread's start.
+        sample_end: where the walk of the stack ended. Rows may differ in nothing else.
     """
 
     started_at: int
@@ -134,6 +137,8 @@ class Profile:
     sample_thread: "array[int]" = field(default_factory=lambda: array("I"))
     sample_stack: "array[int]" = field(default_factory=lambda: array("I"))
     sample_count: "array[int]" = field(default_factory=lambda: array("Q"))
+    sample_end: "array[int]" = field(default_factory=lambda: array("B"))
+    ends: list[str] = field(default_factory=lambda: ["complete"])
     accounting: Accounting = field(default_factory=Accounting)
 
     def stack(self, index: int) -> Sequence[int]:
@@ -141,11 +146,12 @@ class Profile:
         return self.stack_frames[self.stack_starts[index] : self.stack_starts[index + 1]]
 
     def samples(self) -> Iterator[Sample]:
-        """All samples, in table order."""
-        return map(
-            Sample._make,
-            zip(self.sample_process, self.sample_thread, self.sample_stack, self.sample_count, strict=True),
-        )
+        """All samples, in table order; those that differ only in where the walk ended are one."""
+        counts: Counter[tuple[int, int, int]] = Counter()
+        keys = zip(self.sample_process, self.sample_thread, self.sample_stack, strict=True)
+        for key, count in zip(keys, self.sample_count, strict=True):
+            counts[key] += count
+        return (Sample(*key, count) for key, count in counts.items())
 
     def lead(self, sample: Sample) -> list[str]:
         """The names that stand before a sample's root frame: process, then thread, as `by` says."""

@@ -186,6 +186,19 @@ def test_an_address_in_no_mapping_ends_the_stack_and_asks_for_the_maps(world: Wo
     assert world.table.unknown() == [], "asked again only after a while"
 
 
+def test_where_a_stack_ends_is_counted_with_it(world: World) -> None:
+    known(world)
+    here = [(START, 0)]
+    world.run(
+        *(sample(1, 9, user=here, end=end) for end in (COMPLETE, FRAME_POINTER, COMPLETE, UNREADABLE)),
+        sample(1, 9, user=[*here, (0x666, 0)], end=COMPLETE),
+    )
+    assert world.aggregator.sizes() == (1, 1, 4)
+    assert world.take() == {(1, 0, b"name", ((NATIVE, FILE, OFFSET),)): 5}
+    assert dict(world.taken_ends) == {COMPLETE: 2, FRAME_POINTER: 1, UNREADABLE: 1, NO_MAPPING: 1}
+    assert ends(world) == dict(world.taken_ends)
+
+
 def test_anonymous_code_is_unknown_code(world: World) -> None:
     known(world)
     world.events[0].put(mmap2(1, 5, 0x10000, 0x1000, path=b"//anon"))

@@ -41,6 +41,7 @@ def profile_of(
         profile.sample_thread.append(0)
         profile.sample_stack.append(len(profile.stack_starts) - 1)
         profile.sample_count.append(count)
+        profile.sample_end.append(0)
         profile.stack_frames.extend(stack)
         profile.stack_starts.append(len(profile.stack_frames))
     total = sum(profile.sample_count)

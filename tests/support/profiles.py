@@ -66,6 +66,7 @@ def make_profile(
         profile.sample_thread.append(thread)
         profile.sample_stack.append(stacks[key])
         profile.sample_count.append(count)
+        profile.sample_end.append(0)
     reported = sum(profile.sample_count)
     profile.accounting = accounting or Accounting(taken=reported, reported=reported)
     return profile

@@ -9,6 +9,7 @@ import mmap
 import os
 import struct
 from array import array
+from collections import Counter
 from types import TracebackType
 from typing import Self
 
@@ -218,6 +219,7 @@ class World:
         self.table = ProcessTable(self.trie)
         self.sideband = SidebandReader(self.table)
         self.aggregator = Aggregator(1)
+        self.taken_ends: Counter[int] = Counter()
         self.events = [PerfRing(16 * PAGE) for _ in range(cpus)]
         for ring in self.events:
             self.sideband.add(ring.fd, ring.size)
@@ -248,7 +250,7 @@ class World:
         self.trie.flushed(now, len(self.trie.pending()[1]) // 16)
 
     def take(self) -> dict[Key, int]:
-        """What was counted since the last call."""
+        """What was counted since the last call, wherever the stacks ended: taken_ends adds that up."""
         taken = self.aggregator.take()
         frames = [
             (kind, number, address) for address, number, kind in struct.iter_unpack("=QII", taken["frames"])
@@ -261,7 +263,8 @@ class World:
         processes = list(struct.iter_unpack("=QII16s", taken["processes"])) or [(0, 0, 0, b"")]
         threads = list(struct.iter_unpack("=II16s", taken["threads"])) or [(0, 0, b"")]
         found: dict[Key, int] = {}
-        for count, process, thread, stack, _ in struct.iter_unpack("=QIIII", taken["samples"]):
+        for count, process, thread, stack, end in struct.iter_unpack("=QIIII", taken["samples"]):
+            self.taken_ends[end] += count
             _, _, pid, name = processes[process]
             key = (pid, threads[thread][1], name.rstrip(b"\0"), stacks[stack])
             found[key] = found.get(key, 0) + count

@@ -130,7 +130,7 @@ def test_labels_by_process_name_no_thread() -> None:
 
 
 def test_labels_by_none_are_none() -> None:
-    assert [sample.labels for sample in decoded(two_processes(By.NONE)).samples] == [[], [], [], []]
+    assert [sample.labels for sample in decoded(two_processes(By.NONE)).samples] == [[], [], []]
 
 
 def test_frames_of_one_function_share_it() -> None:

@@ -45,6 +45,7 @@ def make_profile(
         profile.sample_thread.append(thread)
         profile.sample_stack.append(len(profile.stack_starts) - 1)
         profile.sample_count.append(count)
+        profile.sample_end.append(0)
         profile.stack_frames.extend(stack)
         profile.stack_starts.append(len(profile.stack_frames))
         profile.accounting.taken += count
