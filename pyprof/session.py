@@ -213,11 +213,12 @@ class Session:
         if self.reader.waiting:
             self.reader.replay(now - WAIT_FOR_ROWS)
             self._rows.request()
-        if self.table.publish():
-            self._write(now)
         if now >= self._next_second:
             self._next_second = now + SECOND
             self._each_second(now)
+        # Last, so that nothing stays in the kernel from one wake-up to the next that is known to be gone.
+        if self.table.publish():
+            self._write(now)
 
     def _take_new_files(self) -> None:
         for number, build_id, inode, path, pid, start, last in self.table.new_executables():

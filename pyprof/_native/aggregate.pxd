@@ -69,9 +69,11 @@ cdef void aggregate_clear(Aggregate *a) noexcept nogil
 # Each returns the number of the row, made where it is new, or -1 without memory.
 cdef int64_t aggregate_stack(Aggregate *a, const FrameRow *frames, uint32_t length) noexcept nogil
 cdef int64_t aggregate_process(
-    Aggregate *a, uint32_t serial, uint32_t pid, uint64_t start_time, const char *name
+    Aggregate *a, uint32_t serial, uint32_t pid, uint64_t start_time, const char *name, bint rename
 ) noexcept nogil
-cdef int64_t aggregate_thread(Aggregate *a, uint32_t process, uint32_t tid, const char *name) noexcept nogil
+cdef int64_t aggregate_thread(
+    Aggregate *a, uint32_t process, uint32_t tid, const char *name, bint rename
+) noexcept nogil
 cdef int64_t aggregate_add(
     Aggregate *a, uint32_t process, uint32_t thread, uint32_t stack, uint32_t end, uint64_t count
 ) noexcept nogil

@@ -147,8 +147,9 @@ cdef int64_t aggregate_stack(Aggregate *a, const FrameRow *frames, uint32_t leng
 
 
 cdef int64_t aggregate_process(
-    Aggregate *a, uint32_t serial, uint32_t pid, uint64_t start_time, const char *name
+    Aggregate *a, uint32_t serial, uint32_t pid, uint64_t start_time, const char *name, bint rename
 ) noexcept nogil:
+    """Number of the row of a process, or -1 without memory. rename: whether the name is newer for sure."""
     cdef Index *index = &a.process_index
     cdef uint32_t tag = <uint32_t>(pyprof_hash_two(serial, pid, a.seed) >> 32)
     cdef uint32_t at = tag & index.mask
@@ -157,7 +158,8 @@ cdef int64_t aggregate_process(
         row = &a.processes[slot_id(index.slots[at])]
         if row.serial == serial and row.pid == pid:
             # A process may rename itself; its latest name is the one that ps shows.
-            memcpy(row.name, name, sizeof(row.name))
+            if rename:
+                memcpy(row.name, name, sizeof(row.name))
             return slot_id(index.slots[at])
         at = (at + 1) & index.mask
     if room(index, <void **>&a.processes, &a.process_capacity, sizeof(ProcessRow)) < 0:
@@ -171,7 +173,9 @@ cdef int64_t aggregate_process(
     return index.used - 1
 
 
-cdef int64_t aggregate_thread(Aggregate *a, uint32_t process, uint32_t tid, const char *name) noexcept nogil:
+cdef int64_t aggregate_thread(
+    Aggregate *a, uint32_t process, uint32_t tid, const char *name, bint rename
+) noexcept nogil:
     cdef Index *index = &a.thread_index
     cdef uint32_t tag = <uint32_t>(pyprof_hash_two((<uint64_t>process << 32) | tid, 0, a.seed) >> 32)
     cdef uint32_t at = tag & index.mask
@@ -179,7 +183,8 @@ cdef int64_t aggregate_thread(Aggregate *a, uint32_t process, uint32_t tid, cons
     while index.slots[at]:
         row = &a.threads[slot_id(index.slots[at])]
         if row.process == process and row.tid == tid:
-            memcpy(row.name, name, sizeof(row.name))
+            if rename:
+                memcpy(row.name, name, sizeof(row.name))
             return slot_id(index.slots[at])
         at = (at + 1) & index.mask
     if room(index, <void **>&a.threads, &a.thread_capacity, sizeof(ThreadRow)) < 0:

@@ -250,15 +250,18 @@ cdef bint report(
     """Counts a sample; False where it has to wait for unwind rows."""
     cdef uint8_t end = sample.end
     cdef int64_t stack, row = 0, thread = 0
+    # An exec sets the new name, and reports it, before the new program's stack is there: what is sampled
+    # between the two belongs to the old program.
+    cdef bint rename = not sample.in_kernel or sample.is_kernel_thread or sample.user_frames > 1
     stack = stack_of(d, process, sample, slice, &end, may_wait)
     if stack == -2:
         return False
     if not d.by_none:
         row = aggregate_process(
-            d.aggregate, process.serial, sample.pid, sample.start_time, sample.process_name
+            d.aggregate, process.serial, sample.pid, sample.start_time, sample.process_name, rename
         )
     if d.by_thread and row >= 0:
-        thread = aggregate_thread(d.aggregate, <uint32_t>row, sample.tid, sample.thread_name)
+        thread = aggregate_thread(d.aggregate, <uint32_t>row, sample.tid, sample.thread_name, rename)
     if stack < 0 or row < 0 or thread < 0 or aggregate_add(
         d.aggregate, <uint32_t>row, <uint32_t>thread, <uint32_t>stack, end, 1
     ) < 0:

@@ -119,6 +119,7 @@ def sample(
     user: list[tuple[int, int]] | None = None,
     kernel: list[int] | None = None,
     end: int = 0,
+    in_kernel: bool = False,
     kernel_thread: bool = False,
     name: bytes = b"name",
     thread_name: bytes = b"thread",
@@ -129,8 +130,8 @@ def sample(
     user, kernel = user or [], kernel or []
     head = struct.pack(
         "=IIQQIIHHBBBBII16s16s",
-        1, slice_number, time, start_time, pid, tid or pid, len(user), len(kernel), end, 0, kernel_thread, 0,
-        cpu, 0, name, thread_name,
+        1, slice_number, time, start_time, pid, tid or pid, len(user), len(kernel), end, in_kernel,
+        kernel_thread, 0, cpu, 0, name, thread_name,
     )  # fmt: skip
     # The first frame's pc is exact, the others are return addresses.
     frames = b"".join(struct.pack("=QII", pc, mapping, i == 0) for i, (pc, mapping) in enumerate(user))
