@@ -28,6 +28,7 @@ from pyprof.process.proc import read_stat
 from pyprof.process.scan import Scanner
 from pyprof.profile.builder import fill
 from pyprof.profile.model import Accounting, By, Profile
+from pyprof.unwind.ahead import load_ahead
 from pyprof.unwind.loader import RowLoader
 
 SECOND = 1_000_000_000
@@ -46,6 +47,15 @@ STOP_TRIES = 100
 
 STOP_SECONDS = 2.0
 """How long the end of a recording waits for unwind rows that its last samples need."""
+
+AHEAD_SECONDS = 1.0
+"""How long the start waits for the unwind rows of processes that were named."""
+
+AHEAD_SECONDS_HOST = 0.2
+"""The same for those that are busy when a whole host is sampled."""
+
+START_STEPS = (0.002, 0.01, 0.02)
+"""Seconds between looks at a program that begins."""
 
 PRIORITY = -10
 """Nice value of the recorder; what it profiles or starts keeps its own."""
@@ -163,10 +173,26 @@ class Session:
             for pid in self.options.pids:
                 if not self.table.set_target(pid):
                     raise TargetError(f"there is no process {pid}")
+        if self.options.pids:
+            self.load_ahead(self.options.pids, AHEAD_SECONDS)
+        else:
+            self.load_ahead(self.scanner.busiest(), AHEAD_SECONDS_HOST)
         self._poller.register(self._bpf.ring_fd, select.EPOLLIN)
         self._poller.register(self._rows.fd, select.EPOLLIN)
         for fd in self._events:
             self._poller.register(fd, select.EPOLLIN)
+
+    def load_ahead(self, pids: Iterable[int], seconds: float) -> None:
+        """Has the kernel side know processes before they are sampled, so that fewer first samples go to user
+        space.
+
+        Args:
+            pids: most important first.
+            seconds: how long it may wait for unwind rows.
+        """
+        load_ahead(self.table, self.arena, self._rows, pids, seconds)
+        if self.table.publish():
+            self._write(time.monotonic_ns())
 
     def start(self) -> None:
         """Begins to sample.
@@ -180,6 +206,12 @@ class Session:
         self.started_wall = time.time_ns()
         self._sampling.update()
         self._next_second = self.started + SECOND
+
+    def follow_start(self, pid: int) -> None:
+        """Keeps up closely with a program that has just begun: it maps its libraries now."""
+        for seconds in START_STEPS:
+            self.poll(seconds)
+            self.load_ahead([pid], seconds)
 
     def watch(self, fd: int, action: Callable[[], None]) -> None:
         """Calls an action from poll() whenever a descriptor is readable; unwatch() ends that."""
@@ -287,10 +319,15 @@ class Session:
         )
 
     def samples(self) -> dict[str, int]:
-        """Samples reported so far, and of how many the stack was unwound in user space, all or part: those of
-        processes and executables that the kernel side did not have yet."""
+        """Samples reported so far; of how many the stack was unwound in user space, all or part: those of
+        processes and executables that the kernel side did not have yet; and how many copies of stacks, which
+        that needs, found no room in the ring."""
         counts = self.reader.counts()
-        return {"reported": counts["reported"], "unwound_in_user_space": counts["walked"]}
+        return {
+            "reported": counts["reported"],
+            "unwound_in_user_space": counts["walked"],
+            "stack_copies_without_room": self.bpf.counters()["stack copies without room"],
+        }
 
     def take(self) -> Profile:
         """The profile of what was sampled, named."""

@@ -342,6 +342,10 @@ cdef class RowArena:
         self.arena.chunks[self.arena.chunk_count] = &view[0]
         self.arena.chunk_count += 1
 
+    def want(self, uint32_t executable):
+        """Asks for the rows of an executable that was not sampled yet."""
+        arena_want(&self.arena, executable)
+
     def wanted(self):
         """Executables whose rows are asked for, most wanted first; each told once."""
         numbers = [self.arena.wanted.items[i] for i in range(self.arena.wanted.count)]

@@ -37,7 +37,15 @@ from pyprof._native.arena cimport (
     pyprof_rule,
 )
 from pyprof._native.executables cimport ANONYMOUS, NO_EXECUTABLE
-from pyprof._native.process_table cimport TARGET, table_add, table_ask, table_find, table_publish, table_serial
+from pyprof._native.process_table cimport (
+    TARGET,
+    table_add,
+    table_ask,
+    table_find,
+    table_hide,
+    table_publish,
+    table_serial,
+)
 from pyprof._native.ranges cimport Range, ranges_find
 from pyprof._native.records cimport (
     PYPROF_CFA_NONE,
@@ -324,6 +332,11 @@ cdef void handle(
     process.start_time = sample.start_time
     if d.table.only_targets and process.target != TARGET:
         d.filtered += 1
+        if (
+            not process.published and not sample.is_kernel_thread
+            and not process.exited_at and sample.time >= process.publish_after
+        ):
+            table_hide(d.table, process)
         return
     if not process.known:
         table_ask(d.table, process)

@@ -33,7 +33,7 @@ cdef struct Process:
     uint8_t asked  # in `unknown`
     uint8_t leader_exited
     uint8_t gone  # it ended before its mappings could be read
-    uint8_t reserved
+    uint8_t hidden  # its samples are not wanted: one entry in the trie, for all addresses, says so
 
 
 cdef struct Table:
@@ -65,6 +65,7 @@ cdef void table_exit(Table *table, uint32_t pid, uint32_t tid, uint64_t time) no
 cdef void table_map(Table *table, uint32_t pid, const Range *added) noexcept nogil
 cdef void table_ask(Table *table, Process *process) noexcept nogil
 cdef void table_publish(Table *table, Process *process) noexcept nogil
+cdef void table_hide(Table *table, Process *process) noexcept nogil
 cdef void table_forget(Table *table, uint32_t pid, uint64_t time) noexcept nogil
 cdef void table_withdraw(Table *table, Process *process, uint64_t time) noexcept nogil
 cdef void table_end(Table *table, Process *process, uint64_t time) noexcept nogil

@@ -13,6 +13,7 @@ process is retired at once, as of the event's time; the new state is written aft
 from libc.stdint cimport int32_t, int64_t, uint32_t, uint64_t
 from libc.string cimport memset
 
+from pyprof._native.executables cimport NO_EXECUTABLE
 from pyprof._native.hashing cimport pyprof_hash_two
 from pyprof._native.index cimport index_add, index_remove, index_reserve, slot_id
 from pyprof._native.memory cimport grow, list_push
@@ -50,6 +51,7 @@ cdef Process *table_find(Table *table, uint32_t pid) noexcept nogil:
 cdef void table_withdraw(Table *table, Process *process, uint64_t time) noexcept nogil:
     """Takes all that is of a process out of the kernel's trie."""
     process.published = 0
+    process.hidden = 0
     trie_retire_range(table.trie, process.pid, 0, EVERYTHING, time)
 
 
@@ -122,6 +124,13 @@ cdef void table_publish(Table *table, Process *process) noexcept nogil:
             process.queued = 1
 
 
+cdef void table_hide(Table *table, Process *process) noexcept nogil:
+    """Wants the kernel side to know that a process's samples are not wanted, so that it copies no stacks: an
+    address of NO_EXECUTABLE is walked by frame pointers."""
+    process.hidden = 1
+    table_publish(table, process)
+
+
 cdef void table_fork(Table *table, uint32_t pid, uint32_t parent, uint64_t time) noexcept nogil:
     cdef Process *child = table_add(table, pid, time)
     cdef Process *father = table_find(table, parent)  # after table_add, which may move the array
@@ -163,6 +172,7 @@ cdef void table_exec(Table *table, uint32_t pid, uint64_t time) noexcept nogil:
     process.exited_at = 0
     if process.target == TARGET_ON_EXEC:
         process.target = TARGET
+        table_publish(table, process)  # it is known that it will be sampled
 
 
 cdef void table_end(Table *table, Process *process, uint64_t time) noexcept nogil:
@@ -202,7 +212,7 @@ cdef void table_map(Table *table, uint32_t pid, const Range *added) noexcept nog
     if changed < 0:
         table.no_memory += 1
         process.known = 0
-    if changed and process.published:
+    if changed and process.published and not process.hidden:
         trie_retire_range(table.trie, pid, added.start, added.last, added.since)
         table_publish(table, process)
 
@@ -230,6 +240,10 @@ cdef bint table_write(Table *table, Process *process) noexcept nogil:
     """Queues the inserts of what a published process has mapped and the trie does not hold."""
     cdef uint32_t i
     cdef int64_t id
+    if process.hidden:
+        return trie_find(table.trie, process.pid, 0) != 0 or trie_insert(
+            table.trie, process.pid, 0, EVERYTHING, 0, NO_EXECUTABLE
+        ) >= 0
     if process.ranges == NULL:
         return True
     for i in range(process.ranges.count):

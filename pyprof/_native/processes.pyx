@@ -167,7 +167,7 @@ cdef class ProcessTable:
             return
         ranges_release(process.ranges)
         process.ranges = fresh
-        if process.published:
+        if process.published and not process.hidden:
             table_retire_stale(&self.table, process, time)
             table_publish(&self.table, process)
 
@@ -250,6 +250,15 @@ cdef class ProcessTable:
         self.table.changed.count = 0
         return self.table.trie.delete_count > 0 or self.table.trie.insert_count > 0
 
+    def publish_ahead(self, uint32_t pid):
+        """Has publish() queue a process that was not sampled yet. False where it is not known."""
+        cdef Process *process = table_find(&self.table, pid)
+        if process == NULL or process.exited_at:
+            return False
+        if not process.published:
+            table_publish(&self.table, process)
+        return True
+
     def unpublish(self, uint32_t pid, uint64_t retry_after):
         """Takes a process out of the kernel, until it is sampled after that time."""
         cdef Process *process = table_find(&self.table, pid)
@@ -283,6 +292,8 @@ cdef class ProcessTable:
         cdef Process *process = table_find(&self.table, pid)
         if process == NULL:
             return False
+        if process.hidden:
+            table_withdraw(&self.table, process, 1)
         process.target = TARGET_ON_EXEC if on_exec else TARGET
         return True
 
@@ -301,6 +312,7 @@ cdef class ProcessTable:
             "threads": process.threads,
             "known": bool(process.known),
             "published": bool(process.published),
+            "hidden": bool(process.hidden),
             "exited": bool(process.exited_at),
             "target": process.target == TARGET,
             "ranges": ranges,

@@ -171,7 +171,7 @@ class Recording:
         self._command: Launched | None = None
         self._cpu_sampling = 0.0
         self._names_problem = ""
-        self._first_samples = 0
+        self._first: dict[str, int] = {}
         self._progress = Progress(args.duration, enabled=sys.stderr.isatty())
 
     def run(self) -> int:
@@ -200,7 +200,7 @@ class Recording:
             self._sample(session)
             self.profile = session.take()
             self._names_problem = session.kernel_names_problem
-            self._first_samples = session.samples()["unwound_in_user_space"]
+            self._first = session.samples()
         return self._command.wait() if self._command else 0
 
     def _sample(self, session: Session) -> None:
@@ -214,6 +214,7 @@ class Recording:
         before = time.process_time()
         if command:
             command.release()
+            session.follow_start(command.pid)
         deadline = time.monotonic() + self._args.duration if self._args.duration else None
         while not self._ending:
             left = deadline - time.monotonic() if deadline else POLL_SECONDS
@@ -263,7 +264,8 @@ class Recording:
                 "hz": profile.hz,
                 "cpu_seconds": round(cpu, 3),
                 "cpu_seconds_sampling": round(self._cpu_sampling, 3),
-                "unwound_in_user_space": self._first_samples,
+                "unwound_in_user_space": self._first["unwound_in_user_space"],
+                "stack_copies_without_room": self._first["stack_copies_without_room"],
                 "output": args.output,
             }
             if args.completeness:
@@ -276,8 +278,10 @@ class Recording:
             f"{counts.taken} samples taken in {duration:.1f} s, {counts.reported} reported, "
             f"{lost} lost{reasons(counts.lost)}"
         )
-        if self._first_samples:
-            say(f"{self._first_samples} first samples of a process or file were unwound in user space")
+        first, no_room = self._first["unwound_in_user_space"], self._first["stack_copies_without_room"]
+        if first or no_room:
+            text = f"{first} first samples of a process or file were unwound in user space"
+            say(text + (f", {no_room} could not: no room for the copy of the stack" if no_room else ""))
         if incomplete:
             share = incomplete / max(counts.reported, 1)
             say(f"{share:.2%} of the stacks do not reach their thread's start{reasons(counts.incomplete)}")

@@ -39,6 +39,7 @@ class Stat(NamedTuple):
         comm: the name of the main thread, any bytes but NUL; at most 15 but for kernel threads.
         state: one letter, R S D Z T t X I.
         flags: PF_* of include/linux/sched.h.
+        cpu_ticks: user and system time of all its threads, in clock ticks.
         start_ticks: when the process started, in clock ticks since boot.
     """
 
@@ -52,6 +53,7 @@ class Stat(NamedTuple):
     tpgid: int
     flags: int
     num_threads: int
+    cpu_ticks: int
     start_ticks: int
 
     @property
@@ -63,6 +65,11 @@ class Stat(NamedTuple):
     def start_ns(self) -> int:
         """Nanoseconds since boot, rounded down to a clock tick."""
         return self.start_ticks * 1_000_000_000 // _CLOCK_TICKS
+
+    @property
+    def cpu_ns(self) -> int:
+        """CPU time in nanoseconds, in steps of a clock tick."""
+        return self.cpu_ticks * 1_000_000_000 // _CLOCK_TICKS
 
 
 class Status(NamedTuple):
@@ -168,6 +175,7 @@ def parse_stat(data: bytes) -> Stat:
             tpgid=number(8),
             flags=number(9),
             num_threads=number(20),
+            cpu_ticks=number(14) + number(15),
             start_ticks=number(22),
         )
     except (ValueError, IndexError) as error:

@@ -12,6 +12,9 @@ from pyprof.process.files import MappedFile, MappedFiles
 from pyprof.process.maps import Mapping, map_file, read_maps
 from pyprof.process.proc import Stat, list_pids, list_tids, read_stat
 
+BUSY = 0.02
+"""Part of a CPU from which a process counts as busy, though no look at it finds it running."""
+
 
 class Scanner:
     """Reads processes into the table. One pass opens a file that many have mapped only once."""
@@ -21,10 +24,12 @@ class Scanner:
         self._files = files
         self.unreadable = 0
         """Processes whose maps had a form that we do not know."""
+        self._shares: dict[int, float] = {}
 
     def scan_all(self) -> int:
         """Reads every process there is, and ends those that are not there any more; how many there are."""
         numbers: dict[tuple[int, int, int, bytes], int] = {}
+        self._shares.clear()
         before = set(self._table.pids())
         pids = list_pids()
         for pid in pids:
@@ -34,12 +39,24 @@ class Scanner:
             self._table.ended(pid, now)
         return len(pids)
 
+    def busiest(self) -> list[int]:
+        """Processes that will be sampled soon, by what the last look at all of them says: they run, or used
+        enough of a CPU since they began; most CPU first."""
+        return sorted(self._shares, key=lambda pid: -self._shares[pid])
+
+    def _note_use(self, stat: Stat) -> None:
+        age = time.clock_gettime_ns(time.CLOCK_BOOTTIME) - stat.start_ns
+        share = stat.cpu_ns / max(age, 1)
+        if stat.state == "R" or share >= BUSY:
+            self._shares[stat.pid] = share
+
     def scan(self, pid: int) -> bool:
         """Reads one process; False where it is gone."""
         return self._scan(pid, {})
 
     def _scan(self, pid: int, numbers: dict[tuple[int, int, int, bytes], int]) -> bool:
         now = time.monotonic_ns()
+        self._shares.pop(pid, None)
         mappings: list[Mapping] | None = None
         stat = None
         with suppress(ProcError):
@@ -59,6 +76,8 @@ class Scanner:
             for mapping in mappings or []
         ]
         self._table.scanned(pid, stat.num_threads, ranges, now)
+        if ranges:
+            self._note_use(stat)
         if stat.state in "ZX":
             self._table.watch_leader(pid)
         return True

@@ -315,7 +315,8 @@ def test_only_samples_of_targets_count_once_there_are_some(world: World) -> None
     assert counts(world) == {"reported": 2, "filtered": 2}
     assert world.table.unknown() == [], "others are not looked up"
     world.flush(10)
-    assert world.trie.pids() == [2, 3]
+    states = {pid: world.table.process(pid) for pid in (1, 2, 3, 77)}
+    assert [pid for pid, state in states.items() if state and state["hidden"]] == [1, 77]
 
 
 def test_more_samples_than_may_wait_are_reported_as_they_are(world: World) -> None:

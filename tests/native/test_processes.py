@@ -94,8 +94,8 @@ class TableMachine(RuleBasedStateMachine):
     @rule(pid=PIDS)
     def exec(self, pid: int) -> None:
         self.table.exec(pid, self.tick())
-        target = "yes" if self.model.get(pid, Model()).target else ""
-        self.fresh(pid, known=True, target=target)
+        before = self.model.get(pid, Model()).target
+        self.fresh(pid, known=True, target="yes" if before else "", published=before == "on exec")
 
     @rule(pid=PIDS, leader=st.booleans())
     def exit(self, pid: int, leader: bool) -> None:
@@ -158,6 +158,14 @@ class TableMachine(RuleBasedStateMachine):
             self.fresh(pid)
         process = self.model[pid]
         if process.known and not process.exited:
+            process.published = True
+
+    @rule(pid=PIDS)
+    def publish_ahead(self, pid: int) -> None:
+        process = self.model.get(pid)
+        lives = process is not None and not process.exited
+        assert self.table.publish_ahead(pid) == lives
+        if process is not None and lives:
             process.published = True
 
     @rule(pid=PIDS)
@@ -383,6 +391,53 @@ def test_a_fork_takes_its_parents_place_in_target_but_not_before_exec(world: Wor
     world.table.exec(2, 3)
     assert state_of(world, 2)["target"]
     assert not state_of(world, 12)["target"]
+
+
+@pytest.fixture
+def hidden(world: World) -> World:
+    """Process 1 is sampled, and only 2 is wanted."""
+    world.table.exec(1, 1)
+    world.table.map(1, 0x1000, 0x4FFF, 0, 2, 2)
+    world.table.exec(2, 2)
+    world.table.set_only_targets()
+    world.table.set_target(2)
+    world.run(sample(1, 3, kernel=[1]))
+    world.flush(4)
+    return world
+
+
+def hidden_entry(world: World) -> list[tuple[int, int, int]]:
+    """(start, last, executable) of what the kernel has of process 1."""
+    rows = [world.trie.mapping(number) for number in world.trie.ids(1)]
+    return [(row[1], row[2], row[4]) for row in rows if row]
+
+
+def test_a_process_that_is_not_wanted_has_one_entry_for_all_addresses(hidden: World) -> None:
+    assert state_of(hidden, 1)["hidden"]
+    assert hidden_entry(hidden) == [(0, 2**64 - 1, 0)]
+    assert hidden.trie.keys(1) == [(0, 0)]
+
+
+def test_what_a_process_that_is_not_wanted_maps_is_not_written(hidden: World) -> None:
+    before = hidden.trie.ids(1)
+    hidden.table.map(1, 0x8000, 0x8FFF, 0, 3, 5)
+    hidden.table.scanned(1, 1, [(0x1000, 0x1FFF, 0, 2)], 6)
+    assert not hidden.table.publish()
+    assert hidden.trie.ids(1) == before
+
+
+def test_a_process_that_is_wanted_after_all_is_written_with_its_mappings(hidden: World) -> None:
+    hidden.table.set_target(1)
+    assert not state_of(hidden, 1)["published"]
+    hidden.run(sample(1, 6, kernel=[1]))
+    hidden.flush(7)
+    assert hidden_entry(hidden) == [(0x1000, 0x4FFF, 2)]
+
+
+def test_exec_takes_what_hid_a_process_out_of_the_kernel(hidden: World) -> None:
+    hidden.table.exec(1, 5)
+    assert hidden.trie.ids(1) == []
+    assert not state_of(hidden, 1)["hidden"]
 
 
 def test_late_and_double_events_change_nothing(world: World) -> None:

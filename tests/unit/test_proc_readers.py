@@ -56,6 +56,7 @@ def test_stat_takes_the_name_to_the_last_parenthesis(comm: bytes) -> None:
         tpgid=-1,
         flags=2097152,
         num_threads=20,
+        cpu_ticks=14 + 15,
         start_ticks=22,
     )
 
