@@ -7,11 +7,13 @@ from libc.stdint cimport uint64_t
 
 
 cdef enum:
-    # Bits of Entry.rank, most important first; the lowest 8 count leading underscores down from 255.
+    # Bits of Entry.rank, most important first; the lowest 6 count leading underscores down from 63.
     RANK_SIZED = 1 << 10
-    RANK_GLOBAL = 2 << 8
-    RANK_WEAK = 1 << 8
-    RANK_UNDERSCORES = 255
+    RANK_DEFAULT = 1 << 9  # no version, or the one that programs are linked against
+    RANK_GLOBAL = 2 << 7
+    RANK_WEAK = 1 << 7
+    RANK_FUNCTION = 1 << 6
+    RANK_UNDERSCORES = 63
 
     BOUNDARY = 0xffffffff  # Entry.name of what only ends the symbol before it
     NO_OWNER = 0xffffffff  # index of the entry that owns an address which no symbol covers
@@ -55,6 +57,7 @@ cdef size_t name_find(const Names *names, size_t sources, uint32_t position, con
 # Bytes before the terminator and before a version (name@VER, name@@VER), at most `limit`.
 cdef size_t name_length(const uint8_t *name, size_t left, size_t limit) noexcept nogil
 
+cdef bint is_old_version(const uint8_t *name, size_t left) noexcept nogil
 cdef uint16_t underscore_rank(const uint8_t *name, size_t left) noexcept nogil
 
 # Orders by value, then rank, then name; what to prefer at an address comes last there. False: out of memory.

@@ -28,6 +28,7 @@ cdef enum:
     RADIX_BITS = 11
     RADIX = 1 << 11
     NAME_COMPARED = 256  # bounds the sort where a file repeats one huge name
+    NAME_SEARCHED = 1024  # for a version, for the same reason
 
 cdef size_t MAX_ENTRIES = INT32_MAX
 
@@ -75,6 +76,13 @@ cdef size_t name_length(const uint8_t *name, size_t left, size_t limit) noexcept
     return left
 
 
+cdef bint is_old_version(const uint8_t *name, size_t left) noexcept nogil:
+    """Whether a name of .symtab ends in `@VER`: kept for programs that were linked against it."""
+    cdef size_t size = name_length(name, left, NAME_SEARCHED)
+    left = min(left, <size_t>NAME_SEARCHED)
+    return size + 1 < left and name[size] == c'@' and name[size + 1] != c'@'
+
+
 cdef uint16_t underscore_rank(const uint8_t *name, size_t left) noexcept nogil:
     cdef size_t count = 0
     while count < left and count < RANK_UNDERSCORES and name[count] == c'_':
@@ -101,9 +109,9 @@ cdef int compare_aliases(const void *left, const void *right, void *context) noe
             and name_find(by.names, by.sources, b.name, &b_name, &b_size) < by.sources):
         a_size = name_length(a_name, a_size, NAME_COMPARED)
         b_size = name_length(b_name, b_size, NAME_COMPARED)
-        order = memcmp(b_name, a_name, min(a_size, b_size))
+        order = (a_size < b_size) - (a_size > b_size)
         if order == 0:
-            order = (a_size < b_size) - (a_size > b_size)
+            order = memcmp(b_name, a_name, a_size)
     if order == 0:
         order = (a.end > b.end) - (a.end < b.end)
     if order == 0:

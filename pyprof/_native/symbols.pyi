@@ -10,7 +10,7 @@ class SymbolTable:
     hidden: bool
     def __new__(
         cls,
-        tables: Sequence[tuple[Buffer, Buffer]] = ...,
+        tables: Sequence[tuple[Buffer, Buffer] | tuple[Buffer, Buffer, Buffer]] = ...,
         ranges: Iterable[tuple[int, int]] = ...,
         function_starts: Buffer | None = ...,
         function_base: int = ...,

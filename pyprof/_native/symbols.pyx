@@ -22,6 +22,8 @@ from pyprof._native.kallsyms cimport end_kernel_symbols
 from pyprof._native.kallsyms cimport read_kernel_lines
 from pyprof._native.symbol_entries cimport BOUNDARY
 from pyprof._native.symbol_entries cimport NO_OWNER
+from pyprof._native.symbol_entries cimport RANK_DEFAULT
+from pyprof._native.symbol_entries cimport RANK_FUNCTION
 from pyprof._native.symbol_entries cimport RANK_GLOBAL
 from pyprof._native.symbol_entries cimport RANK_SIZED
 from pyprof._native.symbol_entries cimport RANK_WEAK
@@ -30,6 +32,7 @@ from pyprof._native.symbol_entries cimport Entry
 from pyprof._native.symbol_entries cimport Names
 from pyprof._native.symbol_entries cimport entries_push
 from pyprof._native.symbol_entries cimport entries_sort
+from pyprof._native.symbol_entries cimport is_old_version
 from pyprof._native.symbol_entries cimport layout_deinit
 from pyprof._native.symbol_entries cimport layout_init
 from pyprof._native.symbol_entries cimport layout_owner
@@ -57,6 +60,7 @@ cdef enum:
     SHN_UNDEF = 0
     SHN_LORESERVE = 0xff00
     SHN_XINDEX = 0xffff
+    VERSYM_HIDDEN = 0x8000
 
     NAME_SHOWN = 1 << 16  # longest name that is handed out
 
@@ -77,15 +81,21 @@ cdef const Range *range_find(const Range *ranges, size_t count, uint64_t address
     return NULL
 
 
-cdef bint read_symbols(Entries *entries, const uint8_t *table, size_t count, const Names *strings,
-                       const Range *ranges, size_t range_count) noexcept nogil:
-    """Takes functions, and labels in code, of one ELF symbol table; False: out of memory."""
+cdef bint read_symbols(Entries *entries, const uint8_t *table, size_t count, const uint8_t *versions,
+                       size_t version_count, const Names *strings, const Range *ranges,
+                       size_t range_count) noexcept nogil:
+    """Takes functions, and labels in code, of one ELF symbol table; False: out of memory.
+
+    versions: 16 bits a symbol, the highest of which says that it is not the version to link against (Linux Standard
+    Base, Core, section 10.7.2).
+    """
     cdef Elf64_Sym symbol
     cdef Entry entry
     cdef const Range *within
     cdef const uint8_t *name
     cdef size_t left
     cdef size_t i
+    cdef uint16_t version
     cdef int kind
     cdef int bind
     for i in range(count):
@@ -114,6 +124,13 @@ cdef bint read_symbols(Entries *entries, const uint8_t *table, size_t count, con
         entry.name = strings.base + symbol.st_name
         entry.in_module = 0
         entry.rank = underscore_rank(name, left)
+        version = 0
+        if i < version_count:
+            memcpy(&version, versions + 2 * i, sizeof(version))
+        if not version & VERSYM_HIDDEN and not is_old_version(name, left):
+            entry.rank |= RANK_DEFAULT
+        if kind != STT_NOTYPE:
+            entry.rank |= RANK_FUNCTION
         if bind == STB_WEAK:
             entry.rank |= RANK_WEAK
         elif bind != STB_LOCAL:
@@ -182,14 +199,16 @@ cdef void end_unsized_symbols(Entries *entries, const Range *ranges, size_t rang
 cdef class SymbolTable:
     """Functions by address. It does not change once it is made, so threads may share it.
 
-    Of several symbols that cover an address the innermost one counts, and of aliases the one with a size, then
-    global before weak before local, then with fewer leading underscores, then the first by name. An address that no
-    symbol covers has no name: the nearest symbol before it is not an answer.
+    Of several symbols that cover an address the innermost one counts, and of aliases the one with a size, then the
+    default version before old ones (`name@@VER`, `name@VER`), then global before weak before local, functions before
+    labels, fewer leading underscores, the shortest name and the first by alphabet. An address that no symbol covers
+    has no name: the nearest symbol before it is not an answer.
     """
 
     def __cinit__(self, tables=(), ranges=(), const uint8_t[::1] function_starts=None, uint64_t function_base=0):
         cdef const uint8_t[::1] symbols
         cdef const uint8_t[::1] strings
+        cdef const uint8_t[::1] versions
         cdef Range *limits = NULL
         cdef size_t limit_count = 0
         cdef size_t before
@@ -216,7 +235,8 @@ cdef class SymbolTable:
                 starts = &function_starts[0]
                 start_count = len(function_starts) // 8
             for table in tables:
-                symbols, strings = table
+                symbols, strings = table[0], table[1]
+                versions = table[2] if len(table) > 2 else b""
                 if base + <uint64_t>len(strings) >= BOUNDARY:
                     raise ElfError("symbol names of more than 4 GiB")
                 before = self.entries.count
@@ -228,6 +248,7 @@ cdef class SymbolTable:
                     with nogil:
                         done = read_symbols(
                             &self.entries, &symbols[0], len(symbols) // sizeof(Elf64_Sym),
+                            &versions[0] if len(versions) else NULL, len(versions) // 2,
                             &self.names[self.sources], limits, limit_count,
                         )
                     if not done:

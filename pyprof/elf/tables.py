@@ -4,6 +4,7 @@
 import struct
 from array import array
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import NamedTuple
 
 from pyprof.elf.file import (
@@ -14,6 +15,7 @@ from pyprof.elf.file import (
     SHF_ALLOC,
     SHF_EXECINSTR,
     SHT_DYNSYM,
+    SHT_GNU_VERSYM,
     SHT_SYMTAB,
     ElfFile,
     Section,
@@ -27,15 +29,24 @@ SYMBOL_SIZE = 24
 _MAX_DYNAMIC = 1 << 16
 _MAX_BUCKETS = 1 << 22
 _DT_HASH, _DT_STRTAB, _DT_SYMTAB, _DT_STRSZ, _DT_GNU_HASH = 4, 5, 6, 10, 0x6FFFFEF5
+_DT_VERSYM = 0x6FFFFFF0
 _FDE_COUNT_UDATA4, _TABLE_DATAREL_SDATA4 = 0x03, 0x3B
 
 
 class SymbolBytes(NamedTuple):
-    """One symbol table: `source` is ".symtab" or ".dynsym"."""
+    """One symbol table.
+
+    Attributes:
+        source: ".symtab" or ".dynsym".
+        symbols: struct Elf64_Sym, one after another.
+        strings: their names.
+        versions: 16 bits a symbol, or nothing; `name@VER` and `name@@VER` of .dynsym differ only here.
+    """
 
     source: str
     symbols: bytes
     strings: bytes
+    versions: bytes = b""
 
 
 class FunctionStarts(NamedTuple):
@@ -57,14 +68,16 @@ def symbol_tables(file: ElfFile, problems: list[str]) -> Iterator[SymbolBytes]:
     """
     seen = set()
     found_dynamic = False
-    for section in _sections(file, problems):
+    sections = _sections(file, problems)
+    for section in sections:
         if section.type not in {SHT_SYMTAB, SHT_DYNSYM} or section.type in seen:
             continue
         seen.add(section.type)  # the ABI allows one of each; more would be a way to keep us busy
         source = ".symtab" if section.type == SHT_SYMTAB else ".dynsym"
         try:
             strings = file.contents(file.section(section.link), MAX_TABLE)
-            table = SymbolBytes(source, file.contents(section, MAX_TABLE), strings)
+            versions = _versions(file, sections) if section.type == SHT_DYNSYM else b""
+            table = SymbolBytes(source, file.contents(section, MAX_TABLE), strings, versions)
         except ElfError as error:
             problems.append(str(error))
             continue
@@ -123,6 +136,16 @@ def _sections(file: ElfFile, problems: list[str]) -> list[Section]:
         return []
 
 
+def _versions(file: ElfFile, sections: list[Section]) -> bytes:
+    """.gnu.version; nothing where it is damaged, which costs no names."""
+    try:
+        return next(
+            (file.contents(section, MAX_TABLE) for section in sections if section.type == SHT_GNU_VERSYM), b""
+        )
+    except ElfError:
+        return b""
+
+
 def _dynamic_symbols(file: ElfFile) -> SymbolBytes | None:
     """.dynsym as the loader finds it.
 
@@ -149,10 +172,15 @@ def _dynamic_symbols(file: ElfFile) -> SymbolBytes | None:
     size = count * SYMBOL_SIZE
     if size > MAX_TABLE or entries[_DT_STRSZ] > MAX_TABLE:
         raise ElfError(f"{file.name} states {count} dynamic symbols: too many")
+    versions = b""
+    if _DT_VERSYM in entries:
+        with suppress(ElfError):
+            versions = _at(file, entries[_DT_VERSYM], 2 * count)
     return SymbolBytes(
         ".dynsym",
         _at(file, entries[_DT_SYMTAB], size),
         _at(file, entries[_DT_STRTAB], entries[_DT_STRSZ]),
+        versions,
     )
 
 

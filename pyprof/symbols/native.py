@@ -43,7 +43,10 @@ class NativeSymbols:
             tables += [go_table] if go_table else []
         starts = function_starts(file) or FunctionStarts(b"", 0)
         self._table = SymbolTable(
-            [(table.symbols, table.strings) for table in tables], code_ranges(file), starts.table, starts.base
+            [(table.symbols, table.strings, table.versions) for table in tables],
+            code_ranges(file),
+            starts.table,
+            starts.base,
         )
         self._sources = [table.source for table in tables]
         self.counts = dict(zip(self._sources, self._table.counts, strict=True))

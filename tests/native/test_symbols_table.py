@@ -102,16 +102,29 @@ def test_label_inside_a_sized_function_owns_nothing_even_behind_it() -> None:
         [Sym("best", 0x1000, 8, bind=STB_WEAK), Sym("aaa", 0x1000, 8, bind=STB_LOCAL)],
         [Sym("zest", 0x1000, 8), Sym("_aaa", 0x1000, 8)],
         [Sym("_z", 0x1000, 8), Sym("__aaa", 0x1000, 8)],
+        [Sym("zest", 0x1000, 8, bind=STB_WEAK), Sym("aaa@V1", 0x1000, 8)],
+        [Sym("zest@@V2", 0x1000, 8, bind=STB_LOCAL), Sym("aaa@V1", 0x1000, 8)],
+        [Sym("__best", 0x1000, 8), Sym("aaa", 0x1000, 8, STT_NOTYPE)],
+        [Sym("best", 0x1000, 8, STT_NOTYPE), Sym("aaa", 0x1000, 8, bind=STB_WEAK)],
+        [Sym("zoo", 0x1000, 8), Sym("aaaa", 0x1000, 8)],
         [Sym("best", 0x1000, 8), Sym("besu", 0x1000, 8)],
         [Sym("best", 0x1000, 8), Sym("best2", 0x1000, 8)],
         [Sym("a@@V2", 0x1000, 8), Sym("b", 0x1000, 8)],
-        [Sym("a@V1", 0x1000, 8), Sym("a.b", 0x1000, 8)],
+        [Sym("a@V1", 0x1000, 8), Sym("a.b@V1", 0x1000, 8)],
     ],
 )
 def test_alias_preferred_is_the_same_in_any_order_of_the_table(symbols: list[Sym]) -> None:
     best = str(symbols[0].name).split("@", 1)[0]
     assert names_at(table_of(symbols), 0x1004) == [best]
     assert names_at(table_of(symbols[::-1]), 0x1004) == [best]
+
+
+def test_old_version_of_a_dynamic_symbol_is_the_last_choice() -> None:
+    symbols, strings = symbol_bytes([Sym("cfree", 0x1000, 8), Sym("__libc_free", 0x1000, 8)])
+    count = len(symbols) // 24
+    versions = struct.pack(f"<{count}H", *[2] * (count - 2), 0x8002, 2)  # bit 15: hidden
+    assert names_at(SymbolTable([(symbols, strings, versions)], TEXT), 0x1004) == ["__libc_free"]
+    assert names_at(SymbolTable([(symbols, strings, versions[:-3])], TEXT), 0x1004) == ["cfree"]
 
 
 @pytest.mark.parametrize(
@@ -235,7 +248,8 @@ def preference(symbol: Sym) -> tuple[object, ...]:
     """Smallest is best."""
     name = str(symbol.name)
     order = {STB_GLOBAL: 0, STB_WEAK: 1, STB_LOCAL: 2}[symbol.bind]
-    return order, len(name) - len(name.lstrip("_")), name
+    label = symbol.type == STT_NOTYPE
+    return order, label, len(name) - len(name.lstrip("_")), len(name), name
 
 
 def model(symbols: list[Sym], address: int, text: tuple[int, int]) -> tuple[str, int, bool] | None:

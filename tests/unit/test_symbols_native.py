@@ -74,6 +74,33 @@ def test_every_exported_function_is_named_as_nm_names_it(name: str) -> None:
         assert found.offset == 0
 
 
+def preferred(lines: list[tuple[str, str]]) -> str:
+    """Of (binding, name) the one to expect: default version, global, few underscores, short, by alphabet."""
+
+    def rank(line: tuple[str, str]) -> tuple[object, ...]:
+        binding, name = line
+        plain = name.split("@")[0]
+        old = "@" in name and "@@" not in name
+        return old, binding == "WEAK", len(plain) - len(plain.lstrip("_")), len(plain), plain
+
+    return min(lines, key=rank)[1].split("@")[0]
+
+
+def test_aliases_of_libc_are_chosen_by_version_binding_and_name() -> None:
+    path = LIBS / "libc.so.6"
+    by_address = defaultdict(list)
+    for line in run("readelf", "--wide", "--dyn-syms", str(path)).splitlines():
+        match line.split():
+            case [_, value, _, "FUNC" | "IFUNC", binding, _, index, name] if index != "UND":
+                by_address[int(value, 16)].append((binding, name))
+    aliases = {address: lines for address, lines in by_address.items() if len(lines) > 1}
+    assert len(aliases) > 300
+    assert names_at(symbols_of(path), aliases) == [preferred(lines) for lines in aliases.values()]
+    by_name = {name.split("@@")[0]: address for address, lines in by_address.items() for _, name in lines}
+    wanted = ["free", "malloc", "memcpy", "strtol", "signal"]
+    assert names_at(symbols_of(path), [by_name[name] for name in wanted]) == wanted
+
+
 def test_every_function_of_an_unstripped_program_is_named_as_pyelftools_names_it(tmp_path: Path) -> None:
     path = compile_source(tmp_path, "chain.c", CHAIN, "-static", "-O1")
     expected = functions_by_address(path)
