@@ -7,7 +7,7 @@ SOURCES := setup.py $(wildcard bpf/* csrc/*.c csrc/*.h csrc/*.py pyprof/_native/
 	$(shell find web -type f -not -path '*/node_modules/*' -not -path '*/dist/*' 2>/dev/null)
 CFORMAT = $(shell git ls-files 'bpf/*.[ch]' 'csrc/*.[ch]' 'tests/*.c' 'tests/*.cc' 'benchmarks/*.cpp')
 CWARN := -std=gnu11 -O2 -fsyntax-only -Wall -Wextra -Wconversion -Werror -Icsrc -Ibpf
-SCRIPTS = benchmarks/peers/build-opentelemetry packaging/build-wheel packaging/setup-debian packaging/test-kernels packaging/vm-run .ci/run
+SCRIPTS = benchmarks/peers/build-opentelemetry tests/fuzz/run packaging/build-wheel packaging/setup-debian packaging/test-kernels packaging/vm-run .ci/run
 GENERATE := build_bpf --inplace build_web --inplace
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
