@@ -263,19 +263,20 @@ int pyprof_chunk_create(int chunks_fd, uint32_t index)
 	return fd;
 }
 
-int pyprof_mappings_keys(int fd, void *keys, uint32_t capacity, uint32_t *count)
+int pyprof_map_keys(int fd, uint32_t key_size, void *keys, uint32_t capacity, uint32_t *count)
 {
-	struct pyprof_mapping_key *out = keys;
-	struct pyprof_mapping_key key, next;
+	uint8_t key[64], next[64];
 	const void *from = NULL;
 
 	*count = 0;
-	while (!bpf_map_get_next_key(fd, from, &next)) {
+	if (key_size > sizeof(key))
+		return -EINVAL;
+	while (!bpf_map_get_next_key(fd, from, next)) {
 		if (*count < capacity)
-			out[*count] = next;
+			memcpy((uint8_t *)keys + (size_t)*count * key_size, next, key_size);
 		(*count)++;
-		key = next;
-		from = &key;
+		memcpy(key, next, key_size);
+		from = key;
 	}
 	return errno == ENOENT ? 0 : -errno;
 }

@@ -34,8 +34,8 @@ int pyprof_map_update(int fd, const void *keys, uint32_t key_size, const void *v
 int pyprof_map_delete(int fd, const void *keys, uint32_t key_size, uint32_t count, uint32_t *done);
 /* Makes a chunk of the arena and puts it into the map of chunks; its descriptor. */
 int pyprof_chunk_create(int chunks_fd, uint32_t index);
-/* Copies up to capacity keys of exec_mappings to keys; *count is how many the map holds. */
-int pyprof_mappings_keys(int fd, void *keys, uint32_t capacity, uint32_t *count);
+/* Copies up to capacity keys of a map to keys; *count is how many it holds. */
+int pyprof_map_keys(int fd, uint32_t key_size, void *keys, uint32_t capacity, uint32_t *count);
 /* The kernel's own longest-prefix look-up; -ENOENT where there is none. */
 int pyprof_mappings_lookup(int fd, uint32_t pid, uint64_t address, uint32_t *mapping);
 

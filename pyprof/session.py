@@ -4,6 +4,7 @@
 Python's share of the work is per process, per file and per interval; samples stay in native code.
 """
 
+import logging
 import os
 import select
 import signal
@@ -18,18 +19,23 @@ from pyprof._native.aggregate import Aggregator
 from pyprof._native.arena import RowArena
 from pyprof._native.drain import SampleReader
 from pyprof._native.processes import ProcessTable
+from pyprof._native.reclaim import Reclaimer
 from pyprof._native.sideband import SidebandReader
 from pyprof._native.trie import MappingTrie
-from pyprof.bpf.library import CHUNK_BYTES, MAPPING_ENTRIES, PAGE_ENTRIES, BpfObject, end_texts
+from pyprof.bpf.library import MAPPING_ENTRIES, BpfObject, end_texts
 from pyprof.bpf.perf_events import ProcessEvents, Sampling, online_cpus, raise_open_files
 from pyprof.errors import ProcError, TargetError
 from pyprof.process.files import MappedFile, MappedFiles
 from pyprof.process.proc import read_stat
+from pyprof.process.resync import Resync
 from pyprof.process.scan import Scanner
 from pyprof.profile.builder import fill
 from pyprof.profile.model import Accounting, By, Profile
+from pyprof.state import HighWater, held, one_line, state_of
 from pyprof.unwind.ahead import load_ahead
 from pyprof.unwind.loader import RowLoader
+
+LOG = logging.getLogger(__name__)
 
 SECOND = 1_000_000_000
 POLL_SECONDS = 0.25
@@ -42,6 +48,9 @@ RETRY_FULL = 10 * SECOND
 
 WAIT_FOR_ROWS = SECOND
 """How long a sample waits for the unwind rows that its stack needs."""
+
+SCAN_SHARE = 50
+"""Where events are lost all the time, reading all of /proc may take a fiftieth of a CPU."""
 
 STOP_TRIES = 100
 
@@ -62,6 +71,11 @@ PRIORITY = -10
 
 ARENA_BYTES = 64 << 20
 
+REPORT_SECONDS = 5.0
+
+KEEP_UNUSED = 4 * REPORT_SECONDS
+"""A program that is run again and again need not be read each time; four reports without it, and it goes."""
+
 SAMPLE_BYTES = 1024
 """What a sample of usual depth takes in the ring."""
 
@@ -69,7 +83,9 @@ SAMPLE_BYTES = 1024
 @dataclass(slots=True)
 class Options:
     """What to profile. hz: samples a second on each CPU, 1 to 10,000; event: "cpu-clock" or "cycles"; pids:
-    only these and their descendants, all when empty; mapping_entries, plain_loop: see BpfObject."""
+    only these and their descendants, all when empty; mapping_entries, plain_loop: see BpfObject; arena_bytes:
+    most memory for unwind rows; grace: seconds for which executables that nobody maps, and processes that
+    ended, are kept after the last sample of them was sent."""
 
     hz: int = 99
     event: str = "cpu-clock"
@@ -78,6 +94,7 @@ class Options:
     mapping_entries: int = MAPPING_ENTRIES
     plain_loop: bool = False
     arena_bytes: int = ARENA_BYTES
+    grace: float = KEEP_UNUSED
 
 
 def ring_bytes(hz: int, cpus: int) -> int:
@@ -108,6 +125,9 @@ class Session:
         self._stack.callback(self._poller.close)
         self._on_ready: dict[int, Callable[[], None]] = {}
         self._lost_seen = 0
+        self._scan_all_after = 0
+        self._next_report = 0
+        self.high_water = HighWater()
         self._next_second = 0
         self._bpf: BpfObject | None = None
         self._reader: SampleReader | None = None
@@ -166,6 +186,9 @@ class Session:
             self._bpf.ring_fd, size, self.table, self.sideband, self.aggregator, self.arena,
             self.options.by.value,
         )  # fmt: skip
+        self._reclaimer = Reclaimer(self.table, self._reader)
+        self._resync = Resync(self.table, self.scanner)
+        self._grace = int(self.options.grace * SECOND)
         self.scanner.scan_all()
         self._take_new_files()
         if self.options.pids:
@@ -264,7 +287,9 @@ class Session:
 
     def _each_second(self, now: int) -> None:
         self.trie.reclaim(now - GRACE)
-        self.table.forget_exited(now - GRACE)
+        self.table.forget_exited(now - GRACE, now - self._grace)
+        self._release_executables(now)
+        self._resync.run(now)
         for pid in self.table.leaders():
             # Threads may have gone on without their leader; whether any runs, /proc knows.
             with suppress(ProcError):
@@ -274,14 +299,57 @@ class Session:
                 else:
                     self.table.ended(pid, now)
         lost = self.table.counts()["lost_events"]
-        if lost != self._lost_seen:
+        if lost != self._lost_seen and now >= self._scan_all_after:
             self._lost_seen = lost
             self.scanner.scan_all()
             self._take_new_files()
+            self._scan_all_after = now + SCAN_SHARE * (time.monotonic_ns() - now)
         if self._sampling is not None and self._events is not None:
             for cpu in self._events.update():
                 self._poller.register(self._events.fds[cpu], select.EPOLLIN)
             self._sampling.update()
+        self.high_water.note(held(self))
+        if now >= self._next_report:
+            self._next_report = now + int(REPORT_SECONDS * SECOND)
+            if LOG.isEnabledFor(logging.DEBUG):
+                LOG.debug("%s", one_line(state_of(self)))
+
+    def _release_executables(self, now: int) -> None:
+        """Releases what no process, sample or mapping in the kernel has named for a while: the only place."""
+        self._reclaimer.sweep(now)
+        gone = []
+        for number, since, by_inode in self._reclaimer.unused():
+            file = self.files.get(number)
+            # While it is open its inode number cannot become another file's.
+            safe = not by_inode or (file is not None and file.fd >= 0)
+            if since < now - self._grace or not safe:
+                if not self._rows.drop(number):
+                    continue  # it comes again when its rows are made
+                self.files.forget(number)
+                gone.append(number)
+        if gone:
+            # Nothing of a number may be in the kernel when it comes to stand for another file.
+            self._rows.install(now)
+            for number in gone:
+                self._reclaimer.release(number)
+
+    def row_counts(self) -> dict[str, int]:
+        """What became of making and placing unwind rows."""
+        rows = self._rows
+        return {
+            "no_room": rows.no_room,
+            "failed": rows.failed,
+            "cache_hits": rows.cache.hits,
+            "cache_misses": rows.cache.misses,
+        }
+
+    def state(self) -> dict[str, object]:
+        """What is held where, and whether the kernel holds just that: the answer to `pyprof inspect maps`."""
+        now = time.monotonic_ns()
+        self.table.publish()
+        self._write(now)
+        self._rows.install(now)
+        return state_of(self)
 
     def stop(self) -> None:
         """Ends sampling and reads what is left."""
@@ -340,43 +408,11 @@ class Session:
             ends=end_texts(),
             accounting=self.accounting(),
         )
+        # What was counted holds its processes and executables until it is named.
+        self.table.take_counted()
         self.kernel_names_problem = fill(profile, self.aggregator.take(), self.files)
+        self.table.sent(time.monotonic_ns())
         return profile
-
-    def state(self) -> dict[str, object]:
-        """What is held where: the answer to `pyprof inspect maps`."""
-        owned = {(pid, *key) for pid in self.trie.pids() for key in self.trie.keys(pid)}
-        present = set(self.bpf.mapping_keys())
-        counts = self.table.counts()
-        rows = self.arena.counts()
-        return {
-            "kernel": {
-                "exec_mappings": {
-                    "entries": len(present),
-                    "capacity": self.bpf.mapping_entries,
-                    "bytes": self.bpf.map_bytes("exec_mappings"),
-                },
-                "pages": {
-                    "entries": rows["pages"],
-                    "capacity": PAGE_ENTRIES,
-                    "bytes": self.bpf.map_bytes("pages"),
-                },
-                "chunks": {
-                    "entries": rows["chunks"],
-                    "capacity": max(self.options.arena_bytes // CHUNK_BYTES, 1),
-                    "bytes": rows["bytes"],
-                },
-            },
-            "samples": self.samples(),
-            "processes": counts["processes"],
-            "mappings": counts["mappings"],
-            "published": self.trie.counts(),
-            "executables": counts["executables"],
-            "rows": rows["rows"],
-            "arena": rows | {"no_room": self._rows.no_room, "failed": self._rows.failed},
-            "cache": {"hits": self._rows.cache.hits, "misses": self._rows.cache.misses},
-            "orphans": len(present - owned),
-        }
 
 
 def on_signals(session: Session, signals: Iterable[int], action: Callable[[int], None]) -> Callable[[], None]:

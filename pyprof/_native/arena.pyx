@@ -478,6 +478,34 @@ cdef class RowArena:
             self.state_updates = [number for number in self.state_updates if number != executable]
             self.state_deletes.append(executable)
 
+    def drop(self, uint32_t executable):
+        """Forgets an executable, whose number is to stand for another one. False while its rows are being made."""
+        cdef Holder *holder = holder_of(&self.arena, executable)
+        if holder == NULL:
+            raise MemoryError
+        if holder.state == WANTED:
+            return False
+        self.forget(executable)
+        if self.evict(executable):
+            self.arena.evictions -= 1
+        free(holder.pages)
+        memset(holder, 0, sizeof(Holder))
+        return True
+
+    def page_keys(self):
+        """[(executable, page)] whose entries the kernel has, or is to get."""
+        cdef uint32_t i
+        return [
+            (self.arena.pages[i].key.executable, self.arena.pages[i].key.page)
+            for i in range(self.arena.page_count)
+            if self.arena.pages[i].key.executable
+        ]
+
+    def settled(self):
+        """Executables of which the kernel is to know that their rows are there, or that there are none."""
+        cdef uint32_t i
+        return [i for i in range(self.arena.holder_count) if self.arena.holders[i].state >= LOADED]
+
     def oldest(self, uint64_t before):
         """The loaded executable that was sampled longest ago, before a time; 0 where there is none."""
         cdef uint32_t i, found = 0

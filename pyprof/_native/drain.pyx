@@ -36,9 +36,10 @@ from pyprof._native.arena cimport (
     arena_want,
     pyprof_rule,
 )
-from pyprof._native.executables cimport ANONYMOUS, NO_EXECUTABLE
+from pyprof._native.executables cimport ANONYMOUS, NO_EXECUTABLE, executables_count
 from pyprof._native.process_table cimport (
     TARGET,
+    UNSENT,
     table_add,
     table_ask,
     table_find,
@@ -218,7 +219,8 @@ cdef int64_t stack_of(
     unwind rows."""
     cdef const pyprof_frame *user = <const pyprof_frame *>(<const uint8_t *>sample + sizeof(pyprof_sample))
     cdef const uint64_t *kernel = <const uint64_t *>(user + sample.user_frames)
-    cdef uint32_t count = 0, i
+    cdef uint32_t count = 0, i, known
+    cdef int64_t stack
     cdef bint found
     for i in range(sample.kernel_frames):
         set_frame(&d.frames[count], KIND_KERNEL, NO_EXECUTABLE, kernel[i] - (i > 0))
@@ -249,7 +251,11 @@ cdef int64_t stack_of(
         end[0] = PYPROF_END_PROCESS_GONE
     if sample.kernel_frames == PYPROF_MAX_KERNEL_FRAMES:
         end[0] = PYPROF_END_KERNEL_TOO_DEEP
-    return aggregate_stack(d.aggregate, d.frames, count)
+    known = d.aggregate.frame_index.used
+    stack = aggregate_stack(d.aggregate, d.frames, count)
+    for i in range(known, d.aggregate.frame_index.used):
+        executables_count(&d.table.executables, d.aggregate.frames[i].executable)
+    return stack
 
 
 cdef bint report(
@@ -275,6 +281,7 @@ cdef bint report(
     ) < 0:
         d.no_memory += 1
         return True
+    process.unsent = UNSENT
     d.reported += 1
     d.incomplete[end] += 1
     return True

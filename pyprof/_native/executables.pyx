@@ -6,8 +6,15 @@ from libc.stdlib cimport free, malloc
 from libc.string cimport memcmp, memcpy, memset, strlen, strncmp
 
 from pyprof._native.hashing cimport pyprof_hash_bytes
-from pyprof._native.index cimport index_add, index_deinit, index_init, index_reserve, slot_id
-from pyprof._native.memory cimport grow
+from pyprof._native.index cimport (
+    index_add,
+    index_deinit,
+    index_init,
+    index_remove,
+    index_reserve,
+    slot_id,
+)
+from pyprof._native.memory cimport grow, list_push, list_reserve
 
 
 cdef int executables_init(Executables *table, uint64_t seed) noexcept nogil:
@@ -21,7 +28,6 @@ cdef int executables_init(Executables *table, uint64_t seed) noexcept nogil:
         return -1
     memset(table.items, 0, 2 * sizeof(Executable))
     table.count = 2
-    table.announced = 2
     return 0
 
 
@@ -30,8 +36,28 @@ cdef void executables_deinit(Executables *table) noexcept nogil:
     for i in range(table.count):
         free(table.items[i].path)
     free(table.items)
+    free(table.fresh.items)
+    free(table.free_numbers.items)
+    free(table.counted.items)
+    free(table.sending.items)
     index_deinit(&table.index)
     memset(table, 0, sizeof(Executables))
+
+
+cdef uint32_t slot_of(const Executables *table, const ExecutableKey *key, uint32_t tag) noexcept nogil:
+    """Slot of a key in the index, or the free slot that ends its probe sequence."""
+    cdef uint32_t at = tag & table.index.mask
+    while table.index.slots[at]:
+        if <uint32_t>(table.index.slots[at] >> 32) == tag and memcmp(
+            &table.items[slot_id(table.index.slots[at])].key, key, sizeof(ExecutableKey)
+        ) == 0:
+            break
+        at = (at + 1) & table.index.mask
+    return at
+
+
+cdef inline uint32_t tag_of(const Executables *table, const ExecutableKey *key) noexcept nogil:
+    return <uint32_t>(pyprof_hash_bytes(key, sizeof(ExecutableKey), table.seed) >> 32)
 
 
 cdef uint32_t executables_number(
@@ -39,33 +65,82 @@ cdef uint32_t executables_number(
     uint32_t pid, uint64_t start, uint64_t last
 ) noexcept nogil:
     """Number of the key's executable, made where it is new; NO_EXECUTABLE without memory."""
-    cdef uint32_t tag = <uint32_t>(pyprof_hash_bytes(key, sizeof(ExecutableKey), table.seed) >> 32)
-    cdef uint32_t at = tag & table.index.mask
+    cdef uint32_t tag = tag_of(table, key)
+    cdef uint32_t at = slot_of(table, key, tag)
+    cdef uint32_t number
     cdef Executable *item
-    while table.index.slots[at]:
-        if <uint32_t>(table.index.slots[at] >> 32) == tag:
-            item = &table.items[slot_id(table.index.slots[at])]
-            if memcmp(&item.key, key, sizeof(ExecutableKey)) == 0:
-                return slot_id(table.index.slots[at])
-        at = (at + 1) & table.index.mask
-    if index_reserve(&table.index) < 0 or grow(
-        <void **>&table.items, &table.capacity, <uint64_t>table.count + 1, sizeof(Executable)
-    ) < 0:
+    cdef char *copy
+    if table.index.slots[at]:
+        number = slot_id(table.index.slots[at])
+        table.items[number].unused_since = 0
+        return number
+    if index_reserve(&table.index) < 0 or list_push(&table.fresh, 0) < 0:
         return NO_EXECUTABLE
-    item = &table.items[table.count]
-    item.path = <char *>malloc(<uint64_t>path_size + 1)
-    if item.path == NULL:
+    table.fresh.count -= 1
+    copy = <char *>malloc(<uint64_t>path_size + 1)
+    if copy == NULL:
         return NO_EXECUTABLE
-    memcpy(item.path, path, path_size)
-    item.path[path_size] = 0
+    if table.free_numbers.count:
+        table.free_numbers.count -= 1
+        number = table.free_numbers.items[table.free_numbers.count]
+    # Room for the number in each of the lists, so that counting and releasing cannot fail.
+    elif (
+        grow(<void **>&table.items, &table.capacity, <uint64_t>table.count + 1, sizeof(Executable)) < 0
+        or list_reserve(&table.free_numbers, <uint64_t>table.count + 1) < 0
+        or list_reserve(&table.counted, <uint64_t>table.count + 1) < 0
+        or list_reserve(&table.sending, <uint64_t>table.count + 1) < 0
+    ):
+        free(copy)
+        return NO_EXECUTABLE
+    else:
+        number = table.count
+        table.count += 1
+    item = &table.items[number]
+    memset(item, 0, sizeof(Executable))
+    memcpy(copy, path, path_size)
+    copy[path_size] = 0
+    item.path = copy
     item.path_size = path_size
     item.key = key[0]
     item.pid = pid
     item.start = start
     item.last = last
-    index_add(&table.index, tag, table.count)
-    table.count += 1
-    return table.count - 1
+    index_add(&table.index, tag, number)
+    table.fresh.items[table.fresh.count] = number
+    table.fresh.count += 1
+    return number
+
+
+cdef void executables_count(Executables *table, uint32_t number) noexcept nogil:
+    """Says that a counted frame names an executable."""
+    if executables_has(table, number) and not table.items[number].counted:
+        table.items[number].counted = 1
+        table.counted.items[table.counted.count] = number
+        table.counted.count += 1
+
+
+cdef void executables_taken(Executables *table) noexcept nogil:
+    """Says that what was counted is being sent, and what was being sent before is sent."""
+    cdef List32 sent = table.sending
+    cdef uint64_t i
+    for i in range(table.counted.count):
+        table.items[table.counted.items[i]].counted = 0
+    table.sending = table.counted
+    table.counted = sent
+    table.counted.count = 0
+
+
+cdef void executables_release(Executables *table, uint32_t number) noexcept nogil:
+    """Forgets an executable that no owner names; its number may stand for another one afterwards."""
+    cdef Executable *item
+    if not executables_has(table, number):
+        return
+    item = &table.items[number]
+    index_remove(&table.index, slot_of(table, &item.key, tag_of(table, &item.key)))
+    free(item.path)
+    memset(item, 0, sizeof(Executable))
+    table.free_numbers.items[table.free_numbers.count] = number
+    table.free_numbers.count += 1
 
 
 cdef void key_of_name(ExecutableKey *key, const char *name, uint32_t size) noexcept nogil:

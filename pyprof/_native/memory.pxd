@@ -32,9 +32,14 @@ cdef struct List32:
     uint64_t count
 
 
+cdef inline int list_reserve(List32 *list, uint64_t count) noexcept nogil:
+    """Makes room for so many items. 0, or -1 without memory."""
+    return grow(<void **>&list.items, &list.capacity, count, sizeof(uint32_t))
+
+
 cdef inline int list_push(List32 *list, uint32_t item) noexcept nogil:
     """0, or -1 without memory."""
-    if grow(<void **>&list.items, &list.capacity, list.count + 1, sizeof(uint32_t)) < 0:
+    if list_reserve(list, list.count + 1) < 0:
         return -1
     list.items[list.count] = item
     list.count += 1

@@ -22,6 +22,8 @@ cdef struct Process:
     uint64_t exited_at  # 0 while it lives
     uint64_t rescan_after  # when its maps may be read again
     uint64_t publish_after  # when it may be written to the kernel again
+    uint64_t resync_at  # when its maps are to be compared with what is known; 0 before that is planned
+    uint64_t sent_at  # when the last profile with samples of it was sent; 0 for none
     Ranges *ranges
     uint32_t pid  # 0: the slot is free
     uint32_t serial  # new with each exec; never 0, and with the pid unique
@@ -34,6 +36,24 @@ cdef struct Process:
     uint8_t leader_exited
     uint8_t gone  # it ended before its mappings could be read
     uint8_t hidden  # its samples are not wanted: one entry in the trie, for all addresses, says so
+    uint8_t unsent  # UNSENT or SENDING where samples of it were counted and not sent yet
+    uint32_t resync_wait  # seconds between two comparisons
+
+
+# Seconds from one comparison of a process's mappings with /proc to the next one.
+cdef extern from *:
+    """
+    #define RESYNC_FIRST 10u
+    #define RESYNC_LAST 640u
+    """
+    const uint32_t RESYNC_FIRST
+    const uint32_t RESYNC_LAST
+
+
+cdef enum SendState:
+    SENT = 0
+    UNSENT = 1
+    SENDING = 2
 
 
 cdef struct Table:

@@ -170,6 +170,10 @@ cdef void table_exec(Table *table, uint32_t pid, uint64_t time) noexcept nogil:
     process.known = 1
     process.gone = 0
     process.exited_at = 0
+    process.resync_at = 0
+    process.resync_wait = 0
+    process.unsent = SENT
+    process.sent_at = 0
     if process.target == TARGET_ON_EXEC:
         process.target = TARGET
         table_publish(table, process)  # it is known that it will be sampled
@@ -212,6 +216,10 @@ cdef void table_map(Table *table, uint32_t pid, const Range *added) noexcept nog
     if changed < 0:
         table.no_memory += 1
         process.known = 0
+    if changed > 0 and process.resync_wait > RESYNC_FIRST:
+        # What maps a library may unmap another one.
+        process.resync_wait = RESYNC_FIRST
+        process.resync_at = 0
     if changed and process.published and not process.hidden:
         trie_retire_range(table.trie, pid, added.start, added.last, added.since)
         table_publish(table, process)

@@ -15,6 +15,7 @@ from pyprof._native.executables cimport (
     executables_deinit,
     executables_init,
     executables_number,
+    executables_taken,
     is_anonymous,
     key_of_build_id,
     key_of_inode,
@@ -23,8 +24,13 @@ from pyprof._native.executables cimport (
 from pyprof._native.index cimport index_deinit, index_init
 from pyprof._native.memory cimport list_push
 from pyprof._native.process_table cimport (
+    RESYNC_FIRST,
+    RESYNC_LAST,
+    SENDING,
+    SENT,
     TARGET,
     TARGET_ON_EXEC,
+    UNSENT,
     Process,
     table_add,
     table_end,
@@ -41,7 +47,13 @@ from pyprof._native.process_table cimport (
     table_withdraw,
     table_write,
 )
-from pyprof._native.ranges cimport Range, Ranges, ranges_map, ranges_release
+from pyprof._native.ranges cimport Range, Ranges, ranges_equal, ranges_map, ranges_release
+
+
+cdef uint64_t EVERYTHING = 0xffffffffffffffff
+cdef uint64_t SECOND = 1000000000
+# Reading the maps of a process again and again may take a five-hundredth of a CPU.
+cdef uint64_t RESCAN_SHARE = 500
 
 
 cdef Ranges *ranges_of(items) except? NULL:
@@ -135,8 +147,10 @@ cdef class ProcessTable:
 
     # What a look at /proc says.
 
-    def scanned(self, uint32_t pid, uint32_t threads, ranges, uint64_t time):
+    def scanned(self, uint32_t pid, uint32_t threads, ranges, uint64_t time, uint64_t took=0):
         """Sets what /proc said of a process at a time: ranges as (start, last, offset, executable).
+
+        took: how long it was to find out, in ns: the longer, the later is it done again.
 
         Mappings that are not in the list any more are dropped; those that are stay as they are. Ranges of
         None say that the process could not be read, and end it. An empty list is what a zombie shows, be
@@ -163,8 +177,14 @@ cdef class ProcessTable:
         process.known = 1
         process.gone = 0
         process.threads = <int32_t>threads
+        process.rescan_after = max(process.rescan_after, time + took * RESCAN_SHARE)
         if fresh == NULL:
             return
+        if ranges_equal(process.ranges, fresh):
+            ranges_release(fresh)
+            process.resync_wait = min(process.resync_wait * 2, RESYNC_LAST)
+            return
+        process.resync_wait = RESYNC_FIRST
         ranges_release(process.ranges)
         process.ranges = fresh
         if process.published and not process.hidden:
@@ -189,18 +209,45 @@ cdef class ProcessTable:
 
     # What is to be done.
 
+    def resync_due(self, uint64_t now):
+        """A process whose maps are to be compared with what is known, since no event tells what is unmapped; 0
+        where none is.
+
+        The first comparison comes RESYNC_FIRST seconds after the process was first looked at here; with each that
+        finds nothing the next one comes twice as late.
+        """
+        cdef Process *process
+        cdef uint32_t i, pid = 0
+        cdef uint64_t first = now
+        for i in range(self.table.count):
+            process = &self.table.processes[i]
+            if not process.pid or not process.known or process.exited_at or process.ranges == NULL:
+                continue
+            if process.resync_at == 0:
+                process.resync_wait = max(process.resync_wait, RESYNC_FIRST)
+                # Spread, so that a host's processes do not all come at once.
+                process.resync_at = now + process.resync_wait * (SECOND + process.pid % 8 * (SECOND // 16))
+            elif process.resync_at <= first:
+                first = process.resync_at
+                pid = process.pid
+        if pid:
+            table_find(&self.table, pid).resync_at = 0
+        return pid
+
     def new_executables(self):
         """[(number, build ID or b"", inode or 0, path, pid, start, last)] seen since the last call."""
-        cdef uint64_t inode
+        cdef uint64_t inode, at
+        cdef uint32_t i
         found = []
-        for i in range(self.table.executables.announced, self.table.executables.count):
+        for at in range(self.table.executables.fresh.count):
+            i = self.table.executables.fresh.items[at]
             item = &self.table.executables.items[i]
             build_id = item.key.bytes[:item.key.size] if item.key.kind == KEY_BUILD_ID else b""
             inode = 0
             if item.key.kind == KEY_INODE:
                 memcpy(&inode, &item.key.bytes[0], sizeof(uint64_t))
             found.append((i, build_id, inode, item.path[:item.path_size], item.pid, item.start, item.last))
-        self.table.executables.announced = self.table.executables.count
+        self.table.executables.fresh.count = 0
         return found
 
     def unknown(self):
@@ -266,8 +313,28 @@ cdef class ProcessTable:
             table_withdraw(&self.table, process, 1)
             process.publish_after = retry_after
 
-    def forget_exited(self, uint64_t before):
-        """Forgets processes that ended before a time; how many."""
+    def take_counted(self):
+        """Says that what was counted of processes and executables was taken to be sent: they stay until sent()."""
+        cdef uint32_t i
+        executables_taken(&self.table.executables)
+        for i in range(self.table.count):
+            if self.table.processes[i].unsent == UNSENT:
+                self.table.processes[i].unsent = SENDING
+
+    def sent(self, uint64_t time):
+        """Says that what take_counted() said was to be sent is sent."""
+        cdef uint32_t i
+        self.table.executables.sending.count = 0
+        for i in range(self.table.count):
+            if self.table.processes[i].unsent == SENDING:
+                self.table.processes[i].unsent = SENT
+                self.table.processes[i].sent_at = time
+
+    def forget_exited(self, uint64_t before, uint64_t sent_before=EVERYTHING):
+        """Forgets processes that ended before a time, and what they had mapped; how many processes.
+
+        Those with samples that are not sent, or were only after `sent_before`, stay, without their mappings.
+        """
         cdef Process *process
         cdef uint64_t i, kept = 0, count = 0
         for i in range(self.table.exited.count):
@@ -275,6 +342,9 @@ cdef class ProcessTable:
             if process == NULL or not process.exited_at:
                 continue
             if process.exited_at < before:
+                ranges_release(process.ranges)
+                process.ranges = NULL
+            if process.exited_at < before and process.unsent == SENT and process.sent_at < sent_before:
                 table_forget(&self.table, process.pid, before)
                 count += 1
             else:
@@ -319,16 +389,19 @@ cdef class ProcessTable:
         }
 
     def counts(self):
-        """Numbers by name: processes, exited, executables, mappings, events, lost_events, no_memory."""
-        cdef uint64_t mappings = 0
+        """Numbers by name: processes, exited, executables, unused_executables, mappings, events, lost_events, no_memory."""
+        cdef uint64_t mappings = 0, unused = 0
         cdef uint32_t i
         for i in range(self.table.count):
             if self.table.processes[i].ranges != NULL:
                 mappings += self.table.processes[i].ranges.count
+        for i in range(2, self.table.executables.count):
+            unused += self.table.executables.items[i].unused_since != 0
         return {
             "processes": self.table.index.used,
             "exited": self.table.exited.count,
-            "executables": self.table.executables.count - 2,
+            "executables": self.table.executables.index.used,
+            "unused_executables": unused,
             "mappings": mappings,
             "events": self.table.events,
             "lost_events": self.table.lost_events,

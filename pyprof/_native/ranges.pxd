@@ -18,9 +18,11 @@ cdef struct Ranges:
     uint64_t capacity
     uint32_t count
     uint32_t users
+    uint32_t sweep  # the last look at the owners of executables that has been here
 
 
 cdef Ranges *ranges_share(Ranges *ranges) noexcept nogil
 cdef void ranges_release(Ranges *ranges) noexcept nogil
 cdef const Range *ranges_find(const Ranges *ranges, uint64_t address) noexcept nogil
+cdef bint ranges_equal(const Ranges *one, const Ranges *other) noexcept nogil
 cdef int ranges_map(Ranges **ranges, const Range *added) noexcept nogil

@@ -47,6 +47,21 @@ cdef const Range *ranges_find(const Ranges *ranges, uint64_t address) noexcept n
     return NULL
 
 
+cdef bint ranges_equal(const Ranges *one, const Ranges *other) noexcept nogil:
+    """Whether the same is mapped, whenever it was."""
+    cdef uint32_t i
+    if one == NULL or other == NULL or one.count != other.count:
+        return one == other
+    for i in range(one.count):
+        if (
+            one.items[i].start != other.items[i].start or one.items[i].last != other.items[i].last
+            or one.items[i].bias != other.items[i].bias
+            or one.items[i].executable != other.items[i].executable
+        ):
+            return False
+    return True
+
+
 cdef Ranges *own(Ranges **ranges) noexcept nogil:
     """The list as its user's own, with room for two more ranges; NULL without memory."""
     cdef Ranges *old = ranges[0]

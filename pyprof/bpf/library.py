@@ -5,6 +5,7 @@ import errno
 import mmap
 import os
 import re
+import struct
 from importlib import resources
 from pathlib import Path
 from types import TracebackType
@@ -21,6 +22,9 @@ MAPPING_VALUE_SIZE = 32
 PAGE_VALUE_SIZE = 40
 PAGE_ENTRIES = 65_536
 CHUNK_BYTES = int(lib.PYPROF_CHUNK_BYTES)
+_MAPPING_KEY = struct.Struct("=I4s8s")  # struct pyprof_mapping_key
+_PAGE_KEY = struct.Struct("=II")  # struct pyprof_page_key
+_NUMBER = struct.Struct("=I")
 RULE_TABLE_BYTES = 16 * int(lib.PYPROF_MAX_RULES)
 
 # kernel/bpf/verifier.c: the first two until Linux 6.11, the third from there on.
@@ -257,20 +261,39 @@ class BpfObject:
                 return int(value)
         return 0
 
+    def keys(self, name: str, key_size: int, capacity: int) -> bytes:
+        """The keys that are in a map now, one after the other.
+
+        Args:
+            name: of the map.
+            key_size: bytes a key.
+            capacity: most entries that the map can have.
+
+        Raises:
+            HostError: the kernel does not tell.
+        """
+        keys = ffi.new("uint8_t[]", capacity * key_size)
+        count = ffi.new("uint32_t *")
+        code = lib.pyprof_map_keys(self._map(name), key_size, keys, capacity, count)
+        if code:
+            raise HostError(f"cannot list {name}: {error_text(code)}")
+        return bytes(ffi.buffer(keys, min(int(count[0]), capacity) * key_size))
+
     def mapping_keys(self) -> list[tuple[int, int, int]]:
         """What is in exec_mappings: (pid, prefix length in the address, address)."""
-        capacity = self.mapping_entries
-        keys = ffi.new("struct pyprof_mapping_key[]", capacity)
-        count = ffi.new("uint32_t *")
-        code = lib.pyprof_mappings_keys(self._mappings_fd, keys, capacity, count)
-        if code:
-            raise HostError(f"cannot list exec_mappings: {error_text(code)}")
-        found = []
-        for i in range(min(int(count[0]), capacity)):
-            pid = int.from_bytes(int(keys[i].pid).to_bytes(4, "little"), "big")
-            address = int.from_bytes(int(keys[i].address).to_bytes(8, "little"), "big")
-            found.append((pid, int(keys[i].prefix_len) - 32, address))
-        return found
+        keys = self.keys("exec_mappings", KEY_SIZE, self.mapping_entries)
+        return [
+            (int.from_bytes(pid, "big"), length - 32, int.from_bytes(address, "big"))
+            for length, pid, address in _MAPPING_KEY.iter_unpack(keys)
+        ]
+
+    def page_keys(self) -> list[tuple[int, int]]:
+        """What is in pages: (executable, page)."""
+        return list(_PAGE_KEY.iter_unpack(self.keys("pages", 8, PAGE_ENTRIES)))
+
+    def settled(self) -> list[int]:
+        """What is in executables: the numbers of those whose rows are there, or which have none."""
+        return [number for (number,) in _NUMBER.iter_unpack(self.keys("executables", 4, PAGE_ENTRIES))]
 
     def lookup_mapping(self, pid: int, address: int) -> int:
         """The kernel's own look-up: number of the mapping, 0 where there is none."""

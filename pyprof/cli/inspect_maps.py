@@ -16,7 +16,8 @@ examples:
   sudo pyprof inspect maps --pid 4711    of one of several
   sudo pyprof inspect maps --json | jq .kernel.exec_mappings.entries
 
-orphans are entries of the kernel's map that nobody owns: there must be none.
+orphans are entries of the kernel's maps that nobody owns, missing are those that should be there and are not:
+both must be 0. high_water is the most there was of each, as of once a second.
 """
 
 
@@ -68,7 +69,7 @@ def as_text(pid: int, answer: dict[str, object]) -> str:
     width = max((len(name) for name, _ in rows), default=0)
     for name, value in rows:
         shown = f"{value:>12,}" if isinstance(value, int) else f"{value!s:>12}"
-        warning = "  (must be 0: a defect)" if name == "orphans" and value else ""
+        warning = "  (must be 0: a defect)" if name in ("orphans", "missing") and value else ""
         lines.append(f"  {name:<{width}}  {shown}{warning}")
     return "\n".join(lines)
 

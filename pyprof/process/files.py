@@ -77,6 +77,11 @@ class MappedFiles:
     def __len__(self) -> int:
         return len(self._files)
 
+    @property
+    def open(self) -> int:
+        """Files that are open."""
+        return self._open
+
     def get(self, number: int) -> MappedFile | None:
         return self._files.get(number)
 
@@ -101,6 +106,13 @@ class MappedFiles:
         except ElfError as error:
             file.problem = str(error)
             self.unreadable += 1
+
+    def forget(self, number: int) -> None:
+        """Closes a file and forgets it."""
+        file = self._files.pop(number, None)
+        if file is not None:
+            self._open -= file.fd >= 0
+            file.close()
 
     def elf(self, number: int) -> ElfFile | None:
         """The file for reading symbols, opened again where it was closed; None where that cannot be."""

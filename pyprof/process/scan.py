@@ -33,7 +33,9 @@ class Scanner:
         before = set(self._table.pids())
         pids = list_pids()
         for pid in pids:
-            self._scan(pid, numbers)
+            stat = self._scan(pid, numbers)
+            if stat is not None:
+                self._note_use(stat)
         now = time.monotonic_ns()
         for pid in before.difference(pids):
             self._table.ended(pid, now)
@@ -45,6 +47,8 @@ class Scanner:
         return sorted(self._shares, key=lambda pid: -self._shares[pid])
 
     def _note_use(self, stat: Stat) -> None:
+        if stat.is_kernel_thread:
+            return
         age = time.clock_gettime_ns(time.CLOCK_BOOTTIME) - stat.start_ns
         share = stat.cpu_ns / max(age, 1)
         if stat.state == "R" or share >= BUSY:
@@ -52,11 +56,12 @@ class Scanner:
 
     def scan(self, pid: int) -> bool:
         """Reads one process; False where it is gone."""
-        return self._scan(pid, {})
+        return self._scan(pid, {}) is not None
 
-    def _scan(self, pid: int, numbers: dict[tuple[int, int, int, bytes], int]) -> bool:
+    def _scan(self, pid: int, numbers: dict[tuple[int, int, int, bytes], int]) -> Stat | None:
+        """What /proc says of a process in general; None where it is gone."""
         now = time.monotonic_ns()
-        self._shares.pop(pid, None)
+        before = time.thread_time_ns()
         mappings: list[Mapping] | None = None
         stat = None
         with suppress(ProcError):
@@ -69,18 +74,16 @@ class Scanner:
         if stat is None or (stat.state in "ZX" and stat.num_threads <= 1):
             # Gone, or a zombie: it ran its last instruction, and no event will tell when it is reaped.
             self._table.scanned(pid, 1, None, now)
-            return False
+            return None
         # Of a kernel thread nothing is mapped, and that is all there is to know.
         ranges = [
             (mapping.start, mapping.end - 1, mapping.offset, self._number(pid, mapping, numbers))
             for mapping in mappings or []
         ]
-        self._table.scanned(pid, stat.num_threads, ranges, now)
-        if ranges:
-            self._note_use(stat)
+        self._table.scanned(pid, stat.num_threads, ranges, now, time.thread_time_ns() - before)
         if stat.state in "ZX":
             self._table.watch_leader(pid)
-        return True
+        return stat
 
     def _maps_of_thread(self, pid: int, stat: Stat) -> list[Mapping] | None:
         """The maps by way of a thread: a leader that has exited has none, though its threads run on."""

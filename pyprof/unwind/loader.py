@@ -157,6 +157,16 @@ class RowLoader:
             self._arena.forget(number)
         self.no_room += self._bpf.write_rows(self._arena, now)
 
+    def drop(self, number: int) -> bool:
+        """Forgets an executable, whose number is to stand for another one.
+
+        What the kernel has of it goes with the next `install`.
+        """
+        if any(job.number == number for job in self._waiting) or not self._arena.drop(number):
+            return False
+        self._retry_at.pop(number, None)
+        return True
+
     def _place(self, job: Job, now: int) -> bool:
         """False where room is being made."""
         rows = job.rows

@@ -33,6 +33,8 @@ class Model:
     known: bool = False
     target: str = ""
     published: bool = False
+    sending: str = ""
+    sent_at: int = 0
 
 
 def pages_of(spans: list[tuple[int, int, int, int]]) -> Pages:
@@ -159,6 +161,23 @@ class TableMachine(RuleBasedStateMachine):
         process = self.model[pid]
         if process.known and not process.exited:
             process.published = True
+        if process.known:  # else the sample waits for what is mapped
+            process.sending = "counted"
+
+    @rule()
+    def take(self) -> None:
+        self.table.take_counted()
+        for process in self.model.values():
+            if process.sending == "counted":
+                process.sending = "being sent"
+
+    @rule()
+    def sent(self) -> None:
+        self.table.sent(self.tick())
+        for process in self.model.values():
+            if process.sending == "being sent":
+                process.sending = ""
+                process.sent_at = self.clock
 
     @rule(pid=PIDS)
     def publish_ahead(self, pid: int) -> None:
@@ -180,11 +199,16 @@ class TableMachine(RuleBasedStateMachine):
         if pid in self.model:
             self.model[pid].target = "on exec" if on_exec else "yes"
 
-    @rule(age=st.integers(0, 5))
-    def forget_exited(self, age: int) -> None:
-        before = max(self.clock - age, 0)
-        gone = [pid for pid, process in self.model.items() if process.exited and process.exited < before]
-        assert self.table.forget_exited(before) == len(gone)
+    @rule(age=st.integers(0, 5), sent_age=st.integers(0, 5))
+    def forget_exited(self, age: int, sent_age: int) -> None:
+        before, sent_before = max(self.clock - age, 0), max(self.clock - sent_age, 1)
+        over = [pid for pid, process in self.model.items() if process.exited and process.exited < before]
+        gone = [
+            pid for pid in over if not self.model[pid].sending and self.model[pid].sent_at < sent_before
+        ]
+        assert self.table.forget_exited(before, sent_before) == len(gone)
+        for pid in over:
+            self.model[pid].pages = {}
         for pid in gone:
             del self.model[pid]
             self.serials.pop(pid)
@@ -314,6 +338,7 @@ def test_a_scan_does_not_bring_an_ended_process_back(
 ) -> None:
     published(world)
     serial = state_of(world, 1)["serial"]
+    world.sent()
     world.table.exit(1, 1, 10)
     world.table.scanned(1, 1, ranges, 11)
     assert 1 not in world.table
@@ -454,6 +479,7 @@ def test_late_and_double_events_change_nothing(world: World) -> None:
         world.table.watch_leader(1)
     assert world.table.leaders() == []
     assert world.table.pids() == []
+    world.sent()
     assert world.table.forget_exited(100) == 1
 
 

@@ -250,6 +250,11 @@ class World:
         self.table.publish()
         self.trie.flushed(now, len(self.trie.pending()[1]) // 16)
 
+    def sent(self, now: int = 1) -> None:
+        """Says that all that was counted is sent."""
+        self.table.take_counted()
+        self.table.sent(now)
+
     def take(self) -> dict[Key, int]:
         """What was counted since the last call, wherever the stacks ended: taken_ends adds that up."""
         taken = self.aggregator.take()
