@@ -203,9 +203,7 @@ class TableMachine(RuleBasedStateMachine):
     def forget_exited(self, age: int, sent_age: int) -> None:
         before, sent_before = max(self.clock - age, 0), max(self.clock - sent_age, 1)
         over = [pid for pid, process in self.model.items() if process.exited and process.exited < before]
-        gone = [
-            pid for pid in over if not self.model[pid].sending and self.model[pid].sent_at < sent_before
-        ]
+        gone = [pid for pid in over if not self.model[pid].sending and self.model[pid].sent_at < sent_before]
         assert self.table.forget_exited(before, sent_before) == len(gone)
         for pid in over:
             self.model[pid].pages = {}
