@@ -25,7 +25,7 @@ def test_2000_processes_leave_no_entries(tmp_path: Path, capfd: pytest.CaptureFi
     with Session(Options(hz=997, by=By.PROCESS)) as session:
         session.prepare()
         session.start()
-        start = len(session.bpf.mapping_keys())
+        before = session.trie.counts()["processes"]
         with subprocess.Popen([target, "2000", "8"], stdout=subprocess.DEVNULL) as spawner:
             done = os.pidfd_open(spawner.pid)
             ended: list[bool] = []
@@ -39,8 +39,7 @@ def test_2000_processes_leave_no_entries(tmp_path: Path, capfd: pytest.CaptureFi
             assert spawner.wait() == 0
         # Their exits were reported before the spawner's own; other processes of the host end meanwhile.
         wait_until(lambda: not owned_by_the_dead(session), "the dead own nothing")
-        assert start == 0
-        assert most > 0, "some lived long enough to be published"
+        assert most > before, "some lived long enough to be published"
         state = session.state()
         assert state["orphans"] == 0
         session.stop()
