@@ -7,14 +7,14 @@ import os
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from benchmarks.peers.loads import LOADS, build, running
 from benchmarks.peers.machine import run_times
 from benchmarks.peers.measure import Figures, host, measure
 from benchmarks.peers.profilers import OpenTelemetry, Profiler, Pyprof
-from benchmarks.peers.report import table
+from benchmarks.peers.report import put, table
 
 PEER = Path("build/peers/otel-profiler")
 EPILOG = """\
@@ -37,7 +37,7 @@ def words(allowed: list[str]) -> Callable[[str], list[str]]:
 
 
 def main() -> int:
-    """Prints a table, or JSON."""
+    """Prints a table, or JSON; the exit code."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.peers", epilog=EPILOG)
     parser.add_argument(
         "--loads", type=words(list(LOADS)), default=["native", "steady", "churn"], help=", ".join(LOADS)
@@ -56,11 +56,40 @@ def main() -> int:
         metavar="FILE",
         help=f"its program (default {PEER}); without it pyprof runs alone",
     )
+    parser.add_argument(
+        "--into", type=Path, metavar="FILE", help="also put the table into a document, between its marks"
+    )
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     args = parser.parse_args()
     if os.geteuid() != 0:
         parser.error("needs root")
     figures: list[Figures] = []
+    problem = ""
+    try:
+        for each in runs(args):
+            figures.append(each)
+    except RuntimeError as error:
+        problem = str(error)
+        print(problem, file=sys.stderr)
+    if args.json:
+        entries = [each.as_dict() for each in figures]
+        print(json.dumps({"host": host(), "seconds": args.seconds, "runs": entries, "problem": problem}))
+    else:
+        text = f"{host()}; {args.seconds} s a run, {time.strftime('%Y-%m-%d')}:\n\n" + "\n".join(
+            table(figures)
+        )
+        print(text)
+        if args.into and not problem:
+            args.into.write_text(put(args.into.read_text(), text))
+    return 1 if problem else 0
+
+
+def runs(args: argparse.Namespace) -> Iterator[Figures]:
+    """Measures one after another.
+
+    Raises:
+        RuntimeError: a profiler does not run.
+    """
     with tempfile.TemporaryDirectory(prefix="pyprof-loads-") as folder, run_times():
         program = build(Path(folder))
         for load in args.loads:
@@ -68,17 +97,7 @@ def main() -> int:
                 with running(load, program):
                     for profiler in profilers(args.opentelemetry):
                         print(f"{load}, {hz} Hz: {profiler.name} ...", file=sys.stderr, flush=True)
-                        figures.append(measure(profiler, load, hz, args.seconds))
-    if args.json:
-        print(
-            json.dumps(
-                {"host": host(), "seconds": args.seconds, "runs": [each.as_dict() for each in figures]}
-            )
-        )
-    else:
-        print(f"{host()}; {time.strftime('%Y-%m-%d')}, {args.seconds} s each.\n")
-        print("\n".join(table(figures)))
-    return 0
+                        yield measure(profiler, load, hz, args.seconds)
 
 
 def profilers(peer: Path) -> list[Profiler]:

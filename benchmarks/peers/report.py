@@ -12,6 +12,21 @@ COLUMNS = (
 )  # fmt: skip
 HEAD = ("| " + " | ".join(COLUMNS) + " |", "|---|--:|---" + "|--:" * 7 + "|")
 
+BEGIN, END = "<!-- peers: begin -->\n", "<!-- peers: end -->\n"
+
+
+def put(document: str, text: str) -> str:
+    """A document with a text in the place that it marks.
+
+    Raises:
+        ValueError: it marks none.
+    """
+    before, begin, rest = document.partition(BEGIN)
+    _, end, after = rest.partition(END)
+    if not begin or not end:
+        raise ValueError(f"there are no lines {BEGIN.strip()} and {END.strip()}")
+    return before + BEGIN + text.rstrip("\n") + "\n" + END + after
+
 
 def table(figures: Iterable[Figures]) -> Iterator[str]:
     """Lines of Markdown; behind the runs of one load and rate, our figures as a part of each other's."""

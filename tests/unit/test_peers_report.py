@@ -7,9 +7,11 @@ import sys
 import time
 from dataclasses import replace
 
+import pytest
+
 from benchmarks.peers.machine import BpfUse, cpu_seconds, memory_mib, tree
 from benchmarks.peers.measure import Figures
-from benchmarks.peers.report import table
+from benchmarks.peers.report import put, table
 
 OURS = Figures(
     load="native",
@@ -38,6 +40,13 @@ def test_runs_of_one_load_and_rate_are_compared() -> None:
     )
     assert len(lines) == 6
     assert {line.count("|") for line in lines} == {11}
+
+
+def test_document_gets_the_table_in_the_place_that_it_marks() -> None:
+    document = "a\n<!-- peers: begin -->\nold\n<!-- peers: end -->\nb\n"
+    assert put(document, "new\n") == "a\n<!-- peers: begin -->\nnew\n<!-- peers: end -->\nb\n"
+    with pytest.raises(ValueError, match="no lines"):
+        put("a\n<!-- peers: begin -->\n", "new")
 
 
 def test_runs_are_those_of_the_program_that_takes_most_time() -> None:
