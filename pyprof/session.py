@@ -193,11 +193,14 @@ class Session:
         self._take_new_files()
         if self.options.pids:
             self.table.set_only_targets()
+            wanted = list(self.options.pids)
             for pid in self.options.pids:
-                if not self.table.set_target(pid):
+                wanted += self.scanner.descendants(pid)
+            known = [pid for pid in wanted if self.table.set_target(pid)]
+            for pid in self.options.pids:
+                if pid not in known:
                     raise TargetError(f"there is no process {pid}")
-        if self.options.pids:
-            self.load_ahead(self.options.pids, AHEAD_SECONDS)
+            self.load_ahead(known, AHEAD_SECONDS)
         else:
             self.load_ahead(self.scanner.busiest(), AHEAD_SECONDS_HOST)
         self._poller.register(self._bpf.ring_fd, select.EPOLLIN)

@@ -25,17 +25,20 @@ class Scanner:
         self.unreadable = 0
         """Processes whose maps had a form that we do not know."""
         self._shares: dict[int, float] = {}
+        self._parents: dict[int, int] = {}
 
     def scan_all(self) -> int:
         """Reads every process there is, and ends those that are not there any more; how many there are."""
         numbers: dict[tuple[int, int, int, bytes], int] = {}
         self._shares.clear()
+        self._parents.clear()
         before = set(self._table.pids())
         pids = list_pids()
         for pid in pids:
             stat = self._scan(pid, numbers)
             if stat is not None:
                 self._note_use(stat)
+                self._parents[pid] = stat.ppid
         now = time.monotonic_ns()
         for pid in before.difference(pids):
             self._table.ended(pid, now)
@@ -45,6 +48,20 @@ class Scanner:
         """Processes that will be sampled soon, by what the last look at all of them says: they run, or used
         enough of a CPU since they began; most CPU first."""
         return sorted(self._shares, key=lambda pid: -self._shares[pid])
+
+    def descendants(self, pid: int) -> list[int]:
+        """Children of a process, their children and so on, as the last look at all of them found them."""
+        children: dict[int, list[int]] = {}
+        for child, parent in self._parents.items():
+            children.setdefault(parent, []).append(child)
+        found = []
+        # A look takes a while, in which PIDs may have been used again: what follows need not be a tree.
+        todo = children.pop(pid, [])
+        while todo:
+            child = todo.pop()
+            found.append(child)
+            todo += children.pop(child, [])
+        return found
 
     def _note_use(self, stat: Stat) -> None:
         if stat.is_kernel_thread:

@@ -52,6 +52,18 @@ def test_a_named_process_is_known_before_it_is_sampled(busy: int) -> None:
         assert session.samples()["unwound_in_user_space"] == 0
 
 
+def test_children_that_are_there_already_are_sampled_with_their_parent(busy: int) -> None:
+    children = [int(word) for word in Path(f"/proc/{busy}/task/{busy}/children").read_text().split()]
+    assert children, "depth has a process for each processor"
+    with Session(Options(pids=[busy])) as session:
+        session.prepare()
+        for child in children:
+            process = session.table.process(child)
+            assert process is not None
+            assert process["target"]
+            assert process["published"]
+
+
 def test_a_busy_process_is_known_before_the_host_is_sampled(busy: int) -> None:
     with Session(Options()) as session:
         session.prepare()
