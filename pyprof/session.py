@@ -359,6 +359,8 @@ class Session:
         if self._sampling is not None:
             self._sampling.enable(False)
             self._sampling.close()
+            # What is done each second would open its events again.
+            self._sampling = None
         self.stopped = time.monotonic_ns()
         self.drain()
         # A record may have been in the making on another CPU.

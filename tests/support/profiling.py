@@ -101,6 +101,12 @@ def wait_until(condition: Callable[[], bool], what: str, seconds: float = 10) ->
         os.sched_yield()
 
 
+def cpu_ticks(pid: int) -> int:
+    """CPU time of a process, in hundredths of a second."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return int(fields[11]) + int(fields[12])
+
+
 def bpf_ids(kind: str) -> set[int]:
     """IDs of all "prog"s or "map"s in the kernel, as bpftool sees them."""
     done = subprocess.run(["bpftool", "-j", kind, "show"], check=True, capture_output=True, text=True)

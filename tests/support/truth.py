@@ -10,21 +10,16 @@ import shutil
 import subprocess
 import tempfile
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
 import pytest
 
-from tests.support.profiling import TARGETS, build_target, record, running
+from tests.support.profiling import TARGETS, build_target, running
 
 KERNEL = "_[k]"
-ENOUGH = 100
-"""Samples of a program."""
-NOT_LOADED = "unwind rows not loaded"
 
 
 class Some(NamedTuple):
@@ -136,91 +131,6 @@ def judge(stacks: Mapping[Stack, int], chains: Iterable[Chain]) -> Verdict:
         else:
             wrong[stack] += count
     return Verdict(complete, cut, dict(wrong), dict(cut_stacks))
-
-
-class Program(NamedTuple):
-    """A target as it is built and run, and what its stacks may be."""
-
-    name: str
-    """Of the executable and so of the process: 15 bytes at most."""
-    make: Callable[[Path], Path]
-    """Builds it in a folder."""
-    chains: tuple[Chain, ...]
-    arguments: tuple[str, ...] = ()
-    complete: float = 0.995
-    """More than so many of its stacks reach the start."""
-    rename: Callable[[Path], Callable[[str], str]] | None = None
-    """Given the executable, what gives frames their names where pyprof cannot know them."""
-
-
-class Recording(NamedTuple):
-    """Several programs, recorded together."""
-
-    report: dict[str, Counter[str]]
-    """As `record --json` says: "samples" (with "rounds", the recordings made) and "incomplete"."""
-    stacks: dict[str, dict[Stack, int]]
-    """By program: the process's name, then its frames."""
-    verdicts: dict[str, Verdict]
-
-
-def record_programs(folder: Path, programs: Sequence[Program], seconds: float) -> Recording:
-    """Builds programs, two at a time, and records them all at once."""
-    paths: dict[str, Path] = {}
-
-    def make(program: Program) -> None:
-        own = folder / program.name
-        own.mkdir()
-        paths[program.name] = program.make(own).rename(own / program.name)
-
-    with ThreadPoolExecutor(2) as pool:
-        list(pool.map(make, programs))
-    with ExitStack() as running_all:
-        pids = []
-        for program in programs:
-            process = running_all.enter_context(
-                # Nice, so that the recorder and the tests need not wait for them.
-                running("nice", "-n", "10", paths[program.name], *program.arguments)
-            )
-            pids += ["-p", str(process.pid)]
-        renames = {p.name: p.rename(paths[p.name]) for p in programs if p.rename}
-        stacks: dict[str, Counter[Stack]] = {program.name: Counter() for program in programs}
-        report: dict[str, Counter[str]] = {"samples": Counter(), "incomplete": Counter()}
-        # On a busy machine some get little of the time.
-        while min(stack.total() for stack in stacks.values()) <= ENOUGH and report["samples"]["rounds"] < 4:
-            got = record(folder / "out.folded", "-F", "999", "-d", str(seconds), *pids)
-            report["samples"] += Counter(rounds=1, reported=got.report["samples"]["reported"])
-            report["incomplete"] += Counter(got.report["incomplete"])
-            for stack, count in got.folded().items():
-                rename = renames.get(stack[0])
-                stacks[stack[0]][tuple(map(rename, stack)) if rename else stack] += count
-    verdicts = {program.name: judge(stacks[program.name], program.chains) for program in programs}
-    return Recording(report, {name: dict(own) for name, own in stacks.items()}, verdicts)
-
-
-def check(recording: Recording, program: Program) -> None:
-    """Asserts that no frame of a program is wrong and that nearly all of its stacks are whole."""
-    verdict = recording.verdicts[program.name]
-    told = f"{verdict}\n{recording.report}"
-    assert not verdict.wrong, told
-    assert verdict.total > ENOUGH, told
-    # On a busy machine rows may come late, and there may be few samples.
-    late = recording.report["incomplete"].get(NOT_LOADED, 0)
-    assert verdict.cut <= max(2, (1 - program.complete) * verdict.total) + late, told
-
-
-def check_report(recording: Recording, unsure: float = 0) -> None:
-    """Asserts that the report calls incomplete just the stacks that do not reach a start.
-
-    Args:
-        recording: of programs that were judged.
-        unsure: the share of all stacks of which the chains do not tell.
-    """
-    told = {name: str(verdict) for name, verdict in recording.verdicts.items() if verdict.cut}
-    total = sum(verdict.total for verdict in recording.verdicts.values())
-    cut = sum(verdict.cut for verdict in recording.verdicts.values())
-    assert total == recording.report["samples"]["reported"]
-    incomplete = sum(recording.report["incomplete"].values())
-    assert cut <= incomplete <= cut + unsure * total, (recording.report, told)
 
 
 def build(folder: Path, source: str, flags: Sequence[str] = (), compiler: str = "gcc") -> Path:

@@ -6,15 +6,18 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 
+from pyprof.session import Options, Session
 from tests.support.profiling import (
     ROOT,
     bpf_ids,
     build_target,
+    cpu_ticks,
     pyprof,
     record,
     running,
@@ -44,6 +47,21 @@ def test_rate_and_cost_on_busy_cores(tmp_path: Path) -> None:
     assert samples["lost"] == {}
     assert got.report["cpu_seconds_sampling"] / got.report["seconds"] < 0.03
     assert got.report["cpu_seconds"] < 1.2
+
+
+def test_nothing_is_sampled_after_the_end_when_much_is_due(tmp_path: Path) -> None:
+    with running(build_target(tmp_path, "chain.c")) as process, Session(Options(hz=499)) as session:
+        session.prepare()
+        session.start()
+        # What is done each second is due when the recording ends.
+        wait_until(lambda: time.monotonic_ns() > session.started + 1_200_000_000, "1.2 s later")
+        session.stop()
+        accounting = session.accounting()
+        ticks = cpu_ticks(process.pid)
+        wait_until(lambda: cpu_ticks(process.pid) > ticks + 20, "0.2 s of a busy program")
+        assert session.reader.unread == 0
+        assert session.accounting() == accounting
+        assert accounting.taken == accounting.reported + sum(accounting.lost.values()) > 100
 
 
 @pytest.mark.parametrize("by", ["process", "thread", "none"])

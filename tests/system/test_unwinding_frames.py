@@ -5,20 +5,8 @@ from functools import partial
 
 import pytest
 
-from tests.support.truth import (
-    LIBC,
-    PROCESS,
-    THREAD,
-    Chain,
-    Program,
-    Recording,
-    Some,
-    any_of,
-    build,
-    check,
-    check_report,
-    record_programs,
-)
+from tests.support.programs import ENOUGH, Program, Recording, check, check_reasons, record_programs
+from tests.support.truth import LIBC, PROCESS, THREAD, Chain, Some, any_of, build, user_half
 
 pytestmark = pytest.mark.bpf
 
@@ -45,13 +33,11 @@ def deep(name: str, times: int) -> Program:
 
 
 def sized(mode: str) -> list[Program]:
-    # The first samples of a program are unwound from a copy of 24 KiB of its stack.
-    complete = 0.9 if mode in ("large", "huge") else 0.995
     return [
         frames(
             f"{mode}-{short}{flags}", mode,
             (*STRCMP, INLINED), (*MAIN, mode, INLINED), (*MAIN, mode, "inner", INLINED),
-            flags=flags, compiler=compiler, complete=complete,
+            flags=flags, compiler=compiler,
         )
         for short, compiler in (("g", "gcc"), ("c", "clang-19")) for flags in ("-O0", "-O2")
     ]  # fmt: skip
@@ -99,28 +85,26 @@ PROGRAMS = [
 ]  # fmt: skip
 
 
-@pytest.fixture(name="recording", scope="module")
-def record_all(tmp_path_factory: pytest.TempPathFactory) -> Recording:
-    return record_programs(tmp_path_factory.mktemp("frames"), PROGRAMS, 10)
-
-
 @pytest.mark.parametrize("program", PROGRAMS, ids=lambda program: program.name)
 def test_every_stack_is_whole(recording: Recording, program: Program) -> None:
     check(recording, program)
 
 
-def test_report_counts_every_stack_that_is_not_whole(recording: Recording) -> None:
-    check_report(recording)
+@pytest.mark.parametrize("program", PROGRAMS, ids=lambda program: program.name)
+def test_every_stack_that_is_not_whole_has_a_reason(recording: Recording, program: Program) -> None:
+    check_reasons(recording, program)
 
 
 def test_time_is_read_in_the_vdso(recording: Recording) -> None:
-    stacks = recording.stacks["clock"]
+    stacks = recording.rest["clock"].stacks
     assert sum(n for stack, n in stacks.items() if any("vdso" in f for f in stack)) > 20
 
 
 @pytest.mark.parametrize("name", ["deep-512", "deep-1000"])
 def test_recursion_has_every_frame(recording: Recording, name: str) -> None:
-    lengths = {sum(not frame.endswith("_[k]") for frame in stack) - 1 for stack in recording.stacks[name]}
+    lengths = {
+        sum(not frame.endswith("_[k]") for frame in stack) - 1 for stack in recording.rest[name].stacks
+    }
     assert lengths == {int(name.removeprefix("deep-"))}
 
 
@@ -130,8 +114,9 @@ def record_deeper(tmp_path_factory: pytest.TempPathFactory) -> Recording:
 
 
 def test_recursion_is_cut_at_the_root_end_when_it_does_not_fit(deeper: Recording) -> None:
-    verdict = deeper.verdicts["deep-5000"]
-    assert verdict.total == verdict.cut > 100, verdict
-    lengths = {sum(not frame.endswith("_[k]") for frame in stack) - 1 for stack in deeper.stacks["deep-5000"]}
-    assert lengths == {1024}
-    assert deeper.report["incomplete"] == {TOO_DEEP: verdict.total}
+    seen = deeper.rest["deep-5000"]
+    # Judged to be the leaf end of its only chain: 1,024 frames of it.
+    assert seen.verdict.total == seen.verdict.cut > ENOUGH, seen
+    assert {len(user_half(stack)) - 1 for stack in seen.stacks} == {1024}
+    assert {stack[-1] for stack in map(user_half, seen.stacks)} == {"leaf"}
+    assert seen.cut == {TOO_DEEP: seen.verdict.total}

@@ -13,7 +13,8 @@ from pathlib import Path
 import pytest
 
 from tests.support.profiling import TARGETS, record
-from tests.support.truth import NOT_LOADED, PROCESS, Chain, Some, Stack, build, judge, user_half
+from tests.support.programs import NOT_LOADED
+from tests.support.truth import PROCESS, Chain, Some, Stack, build, judge, user_half
 
 pytestmark = pytest.mark.bpf
 
