@@ -121,7 +121,7 @@ def record_programs(folder: Path, programs: Sequence[Program], seconds: float) -
         ]
         # What they do between saying "ready" and the stacks that are known is over by then.
         ticks = {pid: cpu_ticks(pid) + 1 for pid in pids}
-        wait_until(lambda: all(cpu_ticks(pid) > ticks[pid] for pid in pids), "programs at work", 30)
+        wait_until(lambda: all(cpu_ticks(pid) > ticks[pid] for pid in pids), "programs at work", 60)
         stack.enter_context(as_it_was())
         session = stack.enter_context(Session(Options(hz=HZ, pids=pids)))
         session.prepare()

@@ -8,7 +8,8 @@ import pytest
 from tests.support.programs import ENOUGH, Program, Recording, check, check_reasons, record_programs
 from tests.support.truth import LIBC, PROCESS, THREAD, Chain, Some, any_of, build, user_half
 
-pytestmark = pytest.mark.bpf
+# Building and recording all programs is part of the first test.
+pytestmark = [pytest.mark.bpf, pytest.mark.timeout(600)]
 
 TOO_DEEP = "more frames than a sample holds"
 MAIN: Chain = (PROCESS, "main")

@@ -14,7 +14,8 @@ from tests.support.profiling import TARGETS
 from tests.support.programs import Program, Recording, check, check_reasons
 from tests.support.truth import LIBC, PROCESS, Chain, Some, any_of, build, tool
 
-pytestmark = pytest.mark.bpf
+# Building and recording all programs is part of the first test.
+pytestmark = [pytest.mark.bpf, pytest.mark.timeout(600)]
 
 MAIN: Chain = (PROCESS, "main")
 
