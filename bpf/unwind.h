@@ -13,7 +13,7 @@ struct unwind_regs {
 	__u64 sp;
 	__u64 fp;
 	__u64 registers[PYPROF_REGISTERS]; /* by DWARF number */
-	__u8 has_registers;		   /* only in the innermost frame */
+	__u8 has_registers;		   /* enum pyprof_known */
 	__u8 has_fp;
 	__u8 exact; /* pc is no return address */
 	__u8 by_fp; /* the frame was found by a frame pointer, which may have been none */
@@ -117,21 +117,49 @@ static inline int unwind_by_frame_pointer(struct unwind_regs *regs, const void *
 	regs->sp = regs->fp + sizeof(frame);
 	regs->fp = frame[0];
 	regs->pc = frame[1];
-	regs->has_registers = 0;
+	regs->has_registers = PYPROF_KNOWN_NONE;
 	regs->exact = 0;
 	regs->by_fp = 1;
 	return 1;
 }
 
-/* The registers that the kernel saved before it called a signal handler. */
+static inline int unwind_knows(const struct unwind_regs *regs, __u32 number)
+{
+	return regs->has_registers == PYPROF_KNOWN_ALL ||
+	       (regs->has_registers == PYPROF_KNOWN_RBX && number == PYPROF_RBX);
+}
+
+/* Goes on to the caller's rbx, which lies at an address, or nowhere (0): it is what it was. */
+static inline void unwind_rbx(struct unwind_regs *regs, __u64 at, const void *memory)
+{
+	__u8 known = regs->has_registers ? PYPROF_KNOWN_RBX : PYPROF_KNOWN_NONE;
+
+	if (at)
+		known = unwind_read(&regs->registers[PYPROF_RBX], sizeof(__u64), at, memory)
+			    ? PYPROF_KNOWN_NONE
+			    : PYPROF_KNOWN_RBX;
+	regs->has_registers = known;
+}
+
+/* Registers that the kernel saved before it called a signal handler, or that are about to be
+ * restored from memory. */
 static inline int unwind_by_context(struct unwind_regs *regs, const struct pyprof_rule *rule,
 				    const void *memory, __u8 *end)
 {
-	__u64 sp, fp, pc;
+	__u64 sp, fp, pc, from = regs->sp;
 
-	if (unwind_read(&sp, sizeof(sp), regs->sp + (__u64)rule->cfa_offset, memory) ||
-	    unwind_read(&fp, sizeof(fp), regs->sp + (__u64)rule->fp_offset, memory) ||
-	    unwind_read(&pc, sizeof(pc), regs->sp + (__u64)rule->other, memory)) {
+	if (rule->cfa == PYPROF_CFA_CONTEXT_AT) {
+		__u32 number = PYPROF_RULE_CFA_REGISTER(rule->flags) & (PYPROF_REGISTERS - 1);
+
+		if (!unwind_knows(regs, number)) {
+			*end = PYPROF_END_REGISTER_LOST;
+			return 0;
+		}
+		from = regs->registers[number];
+	}
+	if (unwind_read(&sp, sizeof(sp), from + (__u64)rule->cfa_offset, memory) ||
+	    unwind_read(&fp, sizeof(fp), from + (__u64)rule->fp_offset, memory) ||
+	    unwind_read(&pc, sizeof(pc), from + (__u64)rule->other, memory)) {
 		*end = PYPROF_END_UNREADABLE;
 		return 0;
 	}
@@ -139,8 +167,10 @@ static inline int unwind_by_context(struct unwind_regs *regs, const struct pypro
 	regs->fp = fp;
 	regs->pc = pc;
 	regs->has_fp = 1;
-	regs->has_registers = 0;
-	regs->exact = 1;
+	regs->has_registers = PYPROF_KNOWN_NONE;
+	if (rule->rbx)
+		unwind_rbx(regs, from + (__u64)rule->fp_offset + 8, memory);
+	regs->exact = rule->cfa == PYPROF_CFA_CONTEXT || rule->flags & PYPROF_RULE_SIGNAL;
 	regs->by_fp = 0;
 	return 1;
 }
@@ -151,6 +181,7 @@ static inline int unwind_by_rule(struct unwind_regs *regs, const struct pyprof_r
 {
 	__u64 cfa, fp = regs->fp, pair[2];
 	__u8 has_fp = regs->has_fp;
+	__u32 number;
 
 	if (rule->ra == PYPROF_RA_UNDEFINED) {
 		*end = PYPROF_END_COMPLETE;
@@ -181,22 +212,31 @@ static inline int unwind_by_rule(struct unwind_regs *regs, const struct pyprof_r
 		cfa += (__u64)rule->other;
 		break;
 	case PYPROF_CFA_REGISTER:
-		if (!regs->has_registers) {
+		number = PYPROF_RULE_CFA_REGISTER(rule->flags) & (PYPROF_REGISTERS - 1);
+		if (!unwind_knows(regs, number)) {
 			*end = PYPROF_END_REGISTER_LOST;
 			return 0;
 		}
-		cfa = regs->registers[PYPROF_RULE_CFA_REGISTER(rule->flags) &
-				      (PYPROF_REGISTERS - 1)] +
-		      (__u64)rule->cfa_offset;
+		cfa = regs->registers[number] + (__u64)rule->cfa_offset;
+		break;
+	case PYPROF_CFA_JUMP:
+		if (regs->has_registers != PYPROF_KNOWN_ALL) {
+			*end = PYPROF_END_REGISTER_LOST;
+			return 0;
+		}
+		cfa =
+		    regs->registers[PYPROF_RULE_SP_REGISTER(rule->other) & (PYPROF_REGISTERS - 1)];
 		break;
 	case PYPROF_CFA_CONTEXT:
+	case PYPROF_CFA_CONTEXT_AT:
 		return unwind_by_context(regs, rule, memory, end);
 	default:
 		*end = PYPROF_END_RULE_UNSUPPORTED;
 		return 0;
 	}
-	/* Equal where a function has popped its return address (vfork). */
-	if (cfa < regs->sp) {
+	/* Equal where a function has popped its return address (vfork). A jump may lead to another
+	 * stack, and is possible in the innermost frame only. */
+	if (cfa < regs->sp && rule->cfa != PYPROF_CFA_JUMP) {
 		*end = PYPROF_END_STACK_ORDER;
 		return 0;
 	}
@@ -229,8 +269,9 @@ static inline int unwind_by_rule(struct unwind_regs *regs, const struct pyprof_r
 			fp = cfa + (__u64)rule->fp_offset;
 			has_fp = 1;
 		} else if (rule->fp == PYPROF_FP_IN_REGISTER) {
-			fp = regs->registers[rule->fp_offset & (PYPROF_REGISTERS - 1)];
-			has_fp = regs->has_registers;
+			number = (__u32)rule->fp_offset & (PYPROF_REGISTERS - 1);
+			fp = regs->registers[number];
+			has_fp = unwind_knows(regs, number);
 		} else if (rule->fp != PYPROF_FP_SAME) {
 			has_fp = 0;
 		}
@@ -239,11 +280,12 @@ static inline int unwind_by_rule(struct unwind_regs *regs, const struct pyprof_r
 		if (rule->ra == PYPROF_RA_AT_CFA)
 			at = cfa + (__u64)rule->other;
 		if (rule->ra == PYPROF_RA_IN_REGISTER) {
-			if (!regs->has_registers) {
+			number = PYPROF_RULE_RA_REGISTER(rule->other) & (PYPROF_REGISTERS - 1);
+			if (!unwind_knows(regs, number)) {
 				*end = PYPROF_END_REGISTER_LOST;
 				return 0;
 			}
-			pair[1] = regs->registers[rule->other & (PYPROF_REGISTERS - 1)];
+			pair[1] = regs->registers[number];
 		} else if (rule->ra != PYPROF_RA_BELOW_CFA && rule->ra != PYPROF_RA_AT_CFA) {
 			*end = PYPROF_END_RULE_UNSUPPORTED;
 			return 0;
@@ -260,7 +302,10 @@ static inline int unwind_by_rule(struct unwind_regs *regs, const struct pyprof_r
 	regs->fp = fp;
 	regs->pc = pair[1];
 	regs->has_fp = has_fp;
-	regs->has_registers = 0;
+	if (rule->rbx)
+		unwind_rbx(regs, rule->rbx == PYPROF_RBX_SAME ? 0 : cfa - 8ull * rule->rbx, memory);
+	else
+		regs->has_registers = PYPROF_KNOWN_NONE;
 	regs->exact = !!(rule->flags & PYPROF_RULE_SIGNAL);
 	regs->by_fp = 0;
 	return 1;

@@ -7,8 +7,8 @@
 #include "cfi_internal.h"
 
 static const struct cfi_machine machines[] = {
-    [PYPROF_CFI_X86_64] = {.sp = 7, .fp = 6, .link = NO_REGISTER, .registers = 16},
-    [PYPROF_CFI_ARM64] = {.sp = 31, .fp = 29, .link = 30, .registers = 31},
+    [PYPROF_CFI_X86_64] = {.sp = 7, .fp = 6, .link = NO_REGISTER, .rbx = 3, .registers = 16},
+    [PYPROF_CFI_ARM64] = {.sp = 31, .fp = 29, .link = 30, .rbx = NO_REGISTER, .registers = 31},
 };
 
 /* Entries have 8 bytes at least, so that no count of them exceeds 32 bits. */
@@ -175,10 +175,9 @@ static int sort_functions(struct build *build)
 	return 0;
 }
 
-static int make_rows(struct build *build)
+static int make_rows_of(struct build *build, struct cfi_rows *rows)
 {
-	struct cfi_rows *rows = &build->rows;
-	int error = cfi_rows_init(rows, build->out);
+	int error = 0;
 
 	for (size_t i = 0; !error && i < build->fde_count; i++) {
 		const struct cfi_fde *fde = &build->fdes[build->order[i].fde];
@@ -195,6 +194,22 @@ static int make_rows(struct build *build)
 		rows->covered = fde->end;
 	}
 	return error ? error : cfi_put_none(rows);
+}
+
+static int make_rows(struct build *build)
+{
+	struct cfi_rows *rows = &build->rows;
+	int error = cfi_rows_init(rows, build->out);
+
+	if (!error)
+		error = make_rows_of(build, rows);
+	if (error || !rows->needs_rbx)
+		return error;
+	/* Once more: where rbx is matters in all functions that others call. */
+	build->out->overlaps = 0;
+	error = cfi_rows_reset(rows);
+	rows->follow_rbx = true;
+	return error ? error : make_rows_of(build, rows);
 }
 
 static void count_unsupported(struct pyprof_cfi *out)

@@ -29,6 +29,7 @@ struct cfi_machine {
 	uint8_t sp;
 	uint8_t fp;
 	uint8_t link;	   /* where the return address is at first; NO_REGISTER: on the stack */
+	uint8_t rbx;	   /* the register that is followed from frame to frame, or NO_REGISTER */
 	uint8_t registers; /* general registers that samples hold are those below */
 };
 
@@ -85,6 +86,8 @@ struct cfi_state {
 	struct expression expression;
 	struct place fp;
 	struct place ra;
+	struct place sp;  /* SAME: the CFA */
+	struct place rbx; /* kept only where it is followed */
 };
 
 /* A common information entry (CIE). */
@@ -128,6 +131,8 @@ struct cfi_rows {
 	uint64_t seed;	  /* the rules come from the file, so collisions could be made on purpose */
 	uint64_t covered; /* addresses below are done */
 	uint64_t end;	  /* of the function at hand */
+	bool follow_rbx;  /* rules say where rbx is */
+	bool needs_rbx;	  /* a CFA is by rbx */
 };
 
 /* Reads the head of the next entry; false at the end. A length that leads out of the section ends
@@ -153,9 +158,9 @@ int cfi_run_initial(const struct pyprof_cfi_input *in, const struct cfi_machine 
 int cfi_run_function(const struct pyprof_cfi_input *in, const struct cfi_machine *machine,
 		     const struct cfi_cie *cie, const struct cfi_fde *fde, struct cfi_rows *rows);
 
-/* The rule that a state comes to. */
+/* The rule that a state comes to; follow_rbx: with the place of rbx. */
 void cfi_rule_of(const struct cfi_machine *machine, const struct cfi_cie *cie,
-		 const struct cfi_state *state, struct pyprof_rule *ret);
+		 const struct cfi_state *state, bool follow_rbx, struct pyprof_rule *ret);
 void cfi_unsupported_rule(int reason, struct pyprof_rule *ret);
 /* The rule of the kernel's trampoline on arm64, where it is one; else false. */
 bool cfi_trampoline_rule(const struct cfi_machine *machine, const struct cfi_cie *cie,
@@ -166,6 +171,8 @@ int cfi_grow(void **items, size_t *capacity, size_t count, size_t size);
 
 int cfi_rows_init(struct cfi_rows *rows, struct pyprof_cfi *out);
 void cfi_rows_deinit(struct cfi_rows *rows);
+/* Takes back all rows and rules. */
+int cfi_rows_reset(struct cfi_rows *rows);
 /* Appends a row: from address on, as far as that is in the function at hand and not covered yet,
  * rule holds. 0, -ENOMEM or -E2BIG. */
 int cfi_put_row(struct cfi_rows *rows, uint64_t address, const struct pyprof_rule *rule);

@@ -1,40 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 /* Call frame instructions: DWARF 5, 6.4.2, and the GNU and arm64 extensions. */
 #include "cfi_internal.h"
-
-enum {
-	CFA_ADVANCE_LOC = 0x40, /* operand in the low six bits, as in the next two */
-	CFA_OFFSET = 0x80,
-	CFA_RESTORE = 0xc0,
-	CFA_NOP = 0x00,
-	CFA_SET_LOC = 0x01,
-	CFA_ADVANCE_LOC1 = 0x02,
-	CFA_ADVANCE_LOC2 = 0x03,
-	CFA_ADVANCE_LOC4 = 0x04,
-	CFA_OFFSET_EXTENDED = 0x05,
-	CFA_RESTORE_EXTENDED = 0x06,
-	CFA_UNDEFINED = 0x07,
-	CFA_SAME_VALUE = 0x08,
-	CFA_REGISTER = 0x09,
-	CFA_REMEMBER_STATE = 0x0a,
-	CFA_RESTORE_STATE = 0x0b,
-	CFA_DEF_CFA = 0x0c,
-	CFA_DEF_CFA_REGISTER = 0x0d,
-	CFA_DEF_CFA_OFFSET = 0x0e,
-	CFA_DEF_CFA_EXPRESSION = 0x0f,
-	CFA_EXPRESSION = 0x10,
-	CFA_OFFSET_EXTENDED_SF = 0x11,
-	CFA_DEF_CFA_SF = 0x12,
-	CFA_DEF_CFA_OFFSET_SF = 0x13,
-	CFA_VAL_OFFSET = 0x14,
-	CFA_VAL_OFFSET_SF = 0x15,
-	CFA_VAL_EXPRESSION = 0x16,
-	CFA_MIPS_ADVANCE_LOC8 = 0x1d, /* binutils writes it for any machine */
-	CFA_AARCH64_NEGATE_RA_STATE_WITH_PC = 0x2c,
-	CFA_AARCH64_NEGATE_RA_STATE = 0x2d,
-	CFA_GNU_ARGS_SIZE = 0x2e,
-	CFA_GNU_NEGATIVE_OFFSET_EXTENDED = 0x2f,
-};
+#include "cfi_opcodes.h"
 
 /* Compilers use one level, hand-written assembly two. */
 #define MAX_REMEMBERED 16
@@ -46,6 +13,7 @@ struct run {
 	struct pyprof_cursor code;
 	struct cfi_state state;
 	bool changed; /* since the last row */
+	bool follow_rbx;
 	size_t remembered;
 	struct cfi_state stack[MAX_REMEMBERED];
 };
@@ -75,7 +43,34 @@ static struct place *place_of(struct run *run, uint64_t reg)
 		run->changed = true;
 		return &run->state.ra;
 	}
+	if (reg == run->machine->sp) {
+		run->changed = true;
+		return &run->state.sp;
+	}
+	if (reg == run->machine->rbx && run->follow_rbx) {
+		run->changed = true;
+		return &run->state.rbx;
+	}
 	return NULL;
+}
+
+static const struct place *initial_of(const struct run *run, const struct place *place)
+{
+	if (place == &run->state.fp)
+		return &run->cie->initial.fp;
+	if (place == &run->state.ra)
+		return &run->cie->initial.ra;
+	if (place == &run->state.sp)
+		return &run->cie->initial.sp;
+	return &run->cie->initial.rbx;
+}
+
+/* Why an expression cannot be the place of a register. */
+static int reason_of(const struct run *run, const struct place *place)
+{
+	if (place == &run->state.fp)
+		return PYPROF_REASON_FP_EXPRESSION;
+	return place == &run->state.ra ? PYPROF_REASON_RA_EXPRESSION : PYPROF_REASON_SP_PLACE;
 }
 
 static void rule_offset(struct run *run, uint64_t reg, int64_t factored, uint8_t kind)
@@ -99,7 +94,7 @@ static void rule_restore(struct run *run, uint64_t reg)
 	struct place *place = place_of(run, reg);
 
 	if (place)
-		*place = place == &run->state.fp ? run->cie->initial.fp : run->cie->initial.ra;
+		*place = *initial_of(run, place);
 }
 
 static void rule_register(struct run *run, uint64_t reg, uint64_t other)
@@ -108,7 +103,7 @@ static void rule_register(struct run *run, uint64_t reg, uint64_t other)
 
 	if (!place)
 		return;
-	if (other == reg && reg == run->machine->fp)
+	if (other == reg && place != &run->state.ra)
 		*place = (struct place){PLACE_SAME, 0, 0};
 	else
 		*place = (struct place){PLACE_REGISTER,
@@ -131,9 +126,7 @@ static void rule_expression(struct run *run, uint64_t reg, bool is_value)
 	else if (expression.kind == EXPRESSION_DEREF && is_value && !expression.added)
 		*place = (struct place){PLACE_AT, expression.base, expression.offset};
 	else
-		*place = (struct place){PLACE_UNKNOWN, 0,
-					place == &run->state.fp ? PYPROF_REASON_FP_EXPRESSION
-								: PYPROF_REASON_RA_EXPRESSION};
+		*place = (struct place){PLACE_UNKNOWN, 0, reason_of(run, place)};
 }
 
 static void def_cfa_register(struct run *run, uint64_t reg)
@@ -327,6 +320,7 @@ int cfi_run_initial(const struct pyprof_cfi_input *in, const struct cfi_machine 
 	run.in = in;
 	run.machine = machine;
 	run.cie = cie;
+	run.follow_rbx = true;
 	run.code = program;
 	while (cursor_left(&run.code)) {
 		uint8_t op = cursor_u8(&run.code);
@@ -340,6 +334,17 @@ int cfi_run_initial(const struct pyprof_cfi_input *in, const struct cfi_machine 
 	}
 	cie->initial = run.state;
 	return PYPROF_REASON_NONE;
+}
+
+/* Puts the row of the state as it is now. */
+static int put_state(const struct run *run, struct cfi_rows *rows, uint64_t location)
+{
+	const struct cfi_state *state = &run->state;
+	struct pyprof_rule rule;
+
+	cfi_rule_of(run->machine, run->cie, state, run->follow_rbx, &rule);
+	rows->needs_rbx |= state->cfa == CFA_BY_REGISTER && state->reg == run->machine->rbx;
+	return cfi_put_row(rows, location, &rule);
 }
 
 int cfi_run_function(const struct pyprof_cfi_input *in, const struct cfi_machine *machine,
@@ -357,6 +362,7 @@ int cfi_run_function(const struct pyprof_cfi_input *in, const struct cfi_machine
 	run.code = (struct pyprof_cursor){fde->program, fde->program + fde->program_size, false};
 	run.state = cie->initial;
 	run.changed = true;
+	run.follow_rbx = rows->follow_rbx;
 	if (!reason && cfi_trampoline_rule(machine, cie, &rule))
 		return cfi_put_row(rows, location, &rule);
 	while (!reason && cursor_left(&run.code)) {
@@ -374,8 +380,7 @@ int cfi_run_function(const struct pyprof_cfi_input *in, const struct cfi_machine
 		if (next == location)
 			continue;
 		if (run.changed) {
-			cfi_rule_of(machine, cie, &run.state, &rule);
-			error = cfi_put_row(rows, location, &rule);
+			error = put_state(&run, rows, location);
 			if (error)
 				return error;
 			run.changed = false;
@@ -384,9 +389,8 @@ int cfi_run_function(const struct pyprof_cfi_input *in, const struct cfi_machine
 		if (location >= fde->end)
 			return 0;
 	}
-	if (reason)
-		cfi_unsupported_rule(reason, &rule);
-	else
-		cfi_rule_of(machine, cie, &run.state, &rule);
+	if (!reason)
+		return put_state(&run, rows, location);
+	cfi_unsupported_rule(reason, &rule);
 	return cfi_put_row(rows, location, &rule);
 }

@@ -135,16 +135,30 @@ int cfi_put_none(struct cfi_rows *rows)
 	return put(rows, rows->covered, PYPROF_RULE_NONE);
 }
 
-int cfi_rows_init(struct cfi_rows *rows, struct pyprof_cfi *out)
+static int put_rule_none(struct cfi_rows *rows)
 {
 	static const struct pyprof_rule none = {0};
 	uint32_t number;
 
+	return intern(rows, &none, &number);
+}
+
+int cfi_rows_init(struct cfi_rows *rows, struct pyprof_cfi *out)
+{
 	*rows = (struct cfi_rows){.out = out};
 	/* Early in boot there may be no randomness yet; then addresses have to do. */
 	if (getrandom(&rows->seed, sizeof(rows->seed), GRND_NONBLOCK) < 0)
 		rows->seed = (uintptr_t)rows ^ (uintptr_t)out;
-	return intern(rows, &none, &number);
+	return put_rule_none(rows);
+}
+
+int cfi_rows_reset(struct cfi_rows *rows)
+{
+	memset(rows->slots, 0, ((size_t)rows->slot_mask + 1) * sizeof(*rows->slots));
+	rows->out->row_count = 0;
+	rows->out->rule_count = 0;
+	rows->covered = rows->end = 0;
+	return put_rule_none(rows);
 }
 
 void cfi_rows_deinit(struct cfi_rows *rows)

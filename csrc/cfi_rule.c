@@ -176,24 +176,136 @@ static bool set_context(const struct cfi_machine *machine, const struct cfi_stat
 	return true;
 }
 
-void cfi_rule_of(const struct cfi_machine *machine, const struct cfi_cie *cie,
-		 const struct cfi_state *state, struct pyprof_rule *ret)
+/* The caller's sp is not the CFA, but what a context holds that a register points to (swapcontext),
+ * or in a register (longjmp). Each states all registers so, or there is no rule for it. */
+static int set_sp(const struct cfi_machine *machine, const struct cfi_state *state,
+		  struct pyprof_rule *rule)
+{
+	const struct place *sp = &state->sp, *fp = &state->fp, *ra = &state->ra;
+
+	if (state->cfa != CFA_BY_REGISTER || state->reg >= machine->registers ||
+	    state->offset_reason)
+		return PYPROF_REASON_SP_PLACE;
+	rule->flags = (__u8)PYPROF_RULE_WITH_CFA_REGISTER(state->reg);
+	rule->cfa_offset = state->offset;
+	if (sp->kind == PLACE_REGISTER && sp->base < machine->registers) {
+		if (ra->kind != PLACE_REGISTER || ra->base >= machine->registers)
+			return PYPROF_REASON_COMBINATION;
+		if (fp->kind != PLACE_REGISTER && fp->kind != PLACE_SAME &&
+		    fp->kind != PLACE_UNDEFINED)
+			return PYPROF_REASON_COMBINATION;
+		rule->cfa = PYPROF_CFA_JUMP;
+		rule->ra = PYPROF_RA_IN_REGISTER;
+		rule->other = PYPROF_RULE_WITH_REGISTERS(ra->base, sp->base);
+		return PYPROF_REASON_NONE;
+	}
+	if (sp->kind != PLACE_AT || sp->base != CFA_VALUE)
+		return PYPROF_REASON_SP_PLACE;
+	if (fp->kind != PLACE_AT || fp->base != CFA_VALUE || ra->kind != PLACE_AT ||
+	    ra->base != CFA_VALUE || state->offset)
+		return PYPROF_REASON_COMBINATION;
+	rule->cfa = PYPROF_CFA_CONTEXT_AT;
+	rule->ra = PYPROF_RA_AT_CFA;
+	rule->cfa_offset = sp->offset;
+	rule->other = ra->offset;
+	return PYPROF_REASON_NONE;
+}
+
+/* Whether the caller's sp is the CFA, as nearly always. */
+static bool sp_is_cfa(const struct cfi_state *state)
+{
+	const struct expression *cfa = &state->expression;
+	const struct place *sp = &state->sp;
+
+	if (sp->kind == PLACE_AT) /* both say the same */
+		return state->cfa == CFA_BY_EXPRESSION && cfa->kind == EXPRESSION_DEREF &&
+		       !cfa->added && cfa->base == sp->base && cfa->offset == sp->offset;
+	return sp->kind == PLACE_SAME;
+}
+
+/* Everything but fp, rbx and flags. */
+static int set_caller(const struct cfi_machine *machine, const struct cfi_cie *cie,
+		      const struct cfi_state *state, struct pyprof_rule *rule)
+{
+	int reason;
+
+	if (!sp_is_cfa(state) && state->ra.kind != PLACE_UNDEFINED)
+		return set_sp(machine, state, rule);
+	reason = set_cfa(machine, state, rule);
+	return reason ? reason : set_ra(machine, cie, &state->ra, rule);
+}
+
+static uint8_t rbx_of(const struct place *place)
+{
+	int32_t words = -place->offset / 8;
+
+	if (place->kind == PLACE_SAME)
+		return PYPROF_RBX_SAME;
+	if (place->kind != PLACE_AT || place->base != CFA_VALUE || place->offset % 8 ||
+	    words <= PYPROF_RBX_SAME || words > PYPROF_RBX_MAX)
+		return PYPROF_RBX_LOST;
+	return (uint8_t)words;
+}
+
+static bool is_kernel_context(const struct cfi_machine *machine, const struct pyprof_rule *rule)
+{
+	return machine->rbx != NO_REGISTER && rule->cfa_offset == PYPROF_X86_CONTEXT_SP &&
+	       rule->fp_offset == PYPROF_X86_CONTEXT_FP && rule->other == PYPROF_X86_CONTEXT_PC;
+}
+
+/* Whether the caller's sp is stated as lying so far above the CFA, as the Haskell run-time system
+ * does.
+ */
+static bool is_sp_above_cfa(const struct cfi_state *state, int32_t *ret)
+{
+	const struct place *sp = &state->sp;
+	int32_t base = 0;
+
+	if (sp->kind != PLACE_VALUE)
+		return false;
+	if (sp->base != CFA_VALUE) {
+		if (state->cfa != CFA_BY_REGISTER || sp->base != state->reg || state->offset_reason)
+			return false;
+		base = state->offset;
+	}
+	return !__builtin_sub_overflow(sp->offset, base, ret);
+}
+
+static bool shift_place(struct place *place, int32_t shift)
+{
+	return (place->kind != PLACE_AT && place->kind != PLACE_VALUE) ||
+	       place->base != CFA_VALUE ||
+	       !__builtin_sub_overflow(place->offset, shift, &place->offset);
+}
+
+/* The state with the caller's sp for a CFA. */
+static bool shift_cfa(struct cfi_state *state, int32_t shift)
+{
+	state->sp = (struct place){PLACE_SAME, 0, 0};
+	if (!shift)
+		return true;
+	return state->cfa == CFA_BY_REGISTER &&
+	       !__builtin_add_overflow(state->offset, shift, &state->offset) &&
+	       shift_place(&state->fp, shift) && shift_place(&state->ra, shift) &&
+	       shift_place(&state->rbx, shift);
+}
+
+static void rule_of(const struct cfi_machine *machine, const struct cfi_cie *cie,
+		    const struct cfi_state *state, bool follow_rbx, struct pyprof_rule *ret)
 {
 	int reason, fp_reason;
 
 	memset(ret, 0, sizeof(*ret));
-	if (!set_context(machine, state, ret)) {
-		reason = set_cfa(machine, state, ret);
-		if (state->ra.kind == PLACE_UNDEFINED && reason) {
-			/* The end of the stack needs no CFA. */
-			cfi_unsupported_rule(reason, ret);
-			ret->ra = PYPROF_RA_UNDEFINED;
-			return;
-		}
-		if (!reason)
-			reason = set_ra(machine, cie, &state->ra, ret);
+	if (set_context(machine, state, ret)) {
+		if (is_kernel_context(machine, ret))
+			ret->rbx = PYPROF_RBX_SAME;
+	} else {
+		reason = set_caller(machine, cie, state, ret);
 		if (reason) {
 			cfi_unsupported_rule(reason, ret);
+			/* The end of the stack needs no CFA. */
+			if (state->ra.kind == PLACE_UNDEFINED)
+				ret->ra = PYPROF_RA_UNDEFINED;
 			return;
 		}
 		fp_reason = set_fp(machine, &state->fp, ret);
@@ -201,9 +313,36 @@ void cfi_rule_of(const struct cfi_machine *machine, const struct cfi_cie *cie,
 			ret->fp = PYPROF_FP_UNSUPPORTED;
 			ret->fp_offset = fp_reason;
 		}
+		if (follow_rbx && ret->cfa != PYPROF_CFA_JUMP &&
+		    ret->cfa != PYPROF_CFA_CONTEXT_AT && ret->ra != PYPROF_RA_UNDEFINED)
+			ret->rbx = rbx_of(&state->rbx) & PYPROF_RBX_MAX;
 	}
 	if (cie->is_signal_frame)
 		ret->flags |= PYPROF_RULE_SIGNAL;
 	if (state->is_signed)
 		ret->flags |= PYPROF_RULE_SIGNED;
+}
+
+void cfi_rule_of(const struct cfi_machine *machine, const struct cfi_cie *cie,
+		 const struct cfi_state *state, bool follow_rbx, struct pyprof_rule *ret)
+{
+	struct cfi_state shifted;
+	int32_t shift;
+
+	if (!is_sp_above_cfa(state, &shift)) {
+		rule_of(machine, cie, state, follow_rbx, ret);
+		return;
+	}
+	shifted = *state;
+	if (shift_cfa(&shifted, shift)) {
+		rule_of(machine, cie, &shifted, follow_rbx, ret);
+		if (!shift)
+			return;
+		if ((ret->cfa == PYPROF_CFA_SP || ret->cfa == PYPROF_CFA_FP) &&
+		    ret->ra == PYPROF_RA_BELOW_CFA) {
+			ret->other = shift;
+			return;
+		}
+	}
+	cfi_unsupported_rule(PYPROF_REASON_SP_PLACE, ret);
 }

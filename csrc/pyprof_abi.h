@@ -102,6 +102,15 @@ struct pyprof_sample {
 #define PYPROF_SLICE_BYTES (PYPROF_SLICE_PAGES * 4096)
 #define PYPROF_REGISTERS   16
 
+/* Which of a frame's registers are known besides pc, sp and fp. */
+enum pyprof_known {
+	PYPROF_KNOWN_NONE = 0,
+	PYPROF_KNOWN_ALL = 1, /* the innermost frame */
+	PYPROF_KNOWN_RBX = 2, /* rules said where it is */
+};
+
+#define PYPROF_RBX 3 /* its DWARF number */
+
 struct pyprof_slice {
 	__u32 record; /* PYPROF_RECORD_SLICE */
 	__u32 number;
@@ -111,8 +120,8 @@ struct pyprof_slice {
 	__u64 pc;
 	__u64 sp;
 	__u64 fp;
-	__u64 registers[PYPROF_REGISTERS]; /* by DWARF number, of the innermost frame */
-	__u8 has_registers;
+	__u64 registers[PYPROF_REGISTERS]; /* by DWARF number */
+	__u8 has_registers;		   /* enum pyprof_known */
 	__u8 has_fp;
 	__u8 exact;
 	/* A bit a page of memory, from the one that holds base on: it was not there to be copied.

@@ -17,14 +17,16 @@
  * caller's sp, except with PYPROF_CFA_CONTEXT. Registers are numbered as DWARF does:
  *   x86-64: 0 rax, 1 rdx, 2 rcx, 3 rbx, 4 rsi, 5 rdi, 6 rbp (fp), 7 rsp (sp), 8..15 r8..r15
  *   arm64:  0..28 x0..x28, 29 x29 (fp), 30 x30 (link register), 31 sp
- * Registers other than sp and fp are known in the innermost frame, and in one that a signal
- * interrupted; elsewhere a rule that needs one cannot be applied.
+ * Registers other than sp and fp are known in the innermost frame only; elsewhere a rule that needs
+ * one cannot be applied. rbx alone may be known further up, as far as rules say where it is.
  *
  * To apply a rule: 1. ra is UNDEFINED: this is the outermost frame, whatever cfa says. 2. cfa is
  * NONE or UNSUPPORTED: there is no rule. 3. Compute the CFA, then fp and ra from the old registers.
  */
 
-/* The CFA. `other` is a field of the rule that cfa or ra may use, never both. */
+/* The CFA. `other` is a field of the rule that cfa or ra may use, never both. Where neither does,
+ * and cfa is SP or FP, it is how far below the CFA lies what the call frame information calls so,
+ * which matters to who prints rules only: it may state the caller's sp apart. */
 #define PYPROF_CFAS(X)                                                                             \
 	/* No unwind information covers these addresses: all fields are 0. */                      \
 	X(NONE, "none")                                                                            \
@@ -44,6 +46,12 @@
 	 * sp = *(sp + cfa_offset), fp = *(sp + fp_offset), pc = *(sp + other), each from the old  \
 	 * sp. fp and ra are AT_SP. */                                                             \
 	X(CONTEXT, "saved context")                                                                \
+	/* The same in memory that register number PYPROF_RULE_CFA_REGISTER(flags), which is the   \
+	 * CFA, points to: sp = *(CFA + cfa_offset), and so on. fp and ra are AT_CFA. */           \
+	X(CONTEXT_AT, "saved context in a register")                                               \
+	/* A jump to the caller (longjmp): its sp is in register number PYPROF_RULE_SP_REGISTER(   \
+	 * other) and ra is IN_REGISTER. The CFA, as with REGISTER, serves for nothing. */         \
+	X(JUMP, "register, with the stack pointer in another")                                     \
 	/* There is a rule, but it could not be decoded: `other` is an enum pyprof_reason. */      \
 	X(UNSUPPORTED, "unsupported")
 
@@ -90,7 +98,7 @@ enum pyprof_fp {
 	X(AT_SP, "saved on the stack")                                                             \
 	/* in the link register, x30 on arm64 */                                                   \
 	X(LINK, "in the link register")                                                            \
-	/* in register number `other` */                                                           \
+	/* in register number PYPROF_RULE_RA_REGISTER(other) */                                    \
 	X(IN_REGISTER, "in a register")                                                            \
 	/* none: this is the outermost frame */                                                    \
 	X(UNDEFINED, "undefined")
@@ -101,6 +109,16 @@ enum pyprof_ra {
 #undef X
 	    PYPROF_RA_COUNT,
 };
+
+/* The caller's rbx on x86-64, which ld.so needs: one of its functions that others call, and that
+ * call others, keeps its CFA there (_dl_runtime_resolve). Else its place is a number from 2 on: rbx
+ * is
+ * *(CFA - 8 * number). Rules of files without such a function say LOST throughout, which leaves
+ * rows and rules few. With PYPROF_CFA_CONTEXT, SAME means that it is saved there, too, next to fp
+ * as the kernel does: *(sp + fp_offset + 8). */
+#define PYPROF_RBX_LOST 0
+#define PYPROF_RBX_SAME 1
+#define PYPROF_RBX_MAX	15
 
 /* Why a rule could not be decoded. */
 #define PYPROF_REASONS(X)                                                                          \
@@ -115,6 +133,7 @@ enum pyprof_ra {
 	X(RA_REGISTER, "return address in a register that is not saved in samples")                \
 	X(OFFSET, "offset of more than 32 bits")                                                   \
 	X(COMBINATION, "CFA and return address too special for one rule")                          \
+	X(SP_PLACE, "stack pointer saved in an unknown way")                                       \
 	X(INSTRUCTION, "unknown call frame instruction")                                           \
 	X(TRUNCATED, "call frame instructions end early")                                          \
 	X(LOCATION, "call frame instructions go back")                                             \
@@ -140,11 +159,17 @@ enum pyprof_reason {
 #define PYPROF_RULE_CFA_REGISTER(flags)	      ((flags) >> 3)
 #define PYPROF_RULE_WITH_CFA_REGISTER(number) ((number) << 3)
 
+/* Registers in `other`: that of the return address, and with PYPROF_CFA_JUMP that of sp. */
+#define PYPROF_RULE_RA_REGISTER(other)	   ((other) & 31)
+#define PYPROF_RULE_SP_REGISTER(other)	   ((other) >> 8 & 31)
+#define PYPROF_RULE_WITH_REGISTERS(ra, sp) ((ra) | (sp) << 8)
+
 struct pyprof_rule {
-	__u8 cfa;   /* enum pyprof_cfa */
-	__u8 fp;    /* enum pyprof_fp */
-	__u8 ra;    /* enum pyprof_ra */
-	__u8 flags; /* PYPROF_RULE_* */
+	__u8 cfa;     /* enum pyprof_cfa */
+	__u8 fp;      /* enum pyprof_fp */
+	__u8 ra : 4;  /* enum pyprof_ra */
+	__u8 rbx : 4; /* PYPROF_RBX_*, or where */
+	__u8 flags;   /* PYPROF_RULE_* */
 	__s32 cfa_offset;
 	__s32 fp_offset;
 	__s32 other;
@@ -152,6 +177,7 @@ struct pyprof_rule {
 
 _Static_assert(sizeof(struct pyprof_rule) == 16, "map layout");
 _Static_assert(PYPROF_CFA_NONE == 0, "a zeroed rule is no rule");
+_Static_assert(PYPROF_RA_COUNT <= 16, "ra has four bits");
 
 /* Number of the rule NONE in every table that csrc/cfi.c makes. */
 #define PYPROF_RULE_NONE 0

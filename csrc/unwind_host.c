@@ -50,6 +50,7 @@ int pyprof_unwind_step(struct pyprof_host_regs *host, const void *rule, const vo
 	host->pc = regs.pc;
 	host->sp = regs.sp;
 	host->fp = regs.fp;
+	memcpy(host->registers, regs.registers, sizeof(regs.registers));
 	host->has_registers = regs.has_registers;
 	host->has_fp = regs.has_fp;
 	host->exact = regs.exact;

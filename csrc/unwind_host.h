@@ -19,7 +19,7 @@ struct pyprof_host_regs {
 	uint64_t sp;
 	uint64_t fp;
 	uint64_t registers[16];
-	uint8_t has_registers;
+	uint8_t has_registers; /* enum pyprof_known */
 	uint8_t has_fp;
 	uint8_t exact;
 	uint8_t by_fp;

@@ -14,7 +14,7 @@ from pyprof._native.row_codec import pack_rows, packed_size, unpack_rows
 from pyprof.errors import PyprofError
 from pyprof.unwind.tables import CfiSource
 
-FORMAT = 1
+FORMAT = 2
 """Version of the entries; all others are ignored."""
 
 MAX_UNPACKED = 1 << 28

@@ -120,17 +120,25 @@ class Notation:
             return "?", "?", "?", REASONS[other]
         if fp == "UNSUPPORTED":
             reason = REASONS[fp_offset]
-        bases = {"SP": self._sp, "FP": self._fp, "REGISTER": self._names[register]}
-        cfa_text = f"{bases[cfa]}{cfa_offset:+d}" if cfa in bases else "exp"
+        base = self._names[register]
+        # The CFA as the file states it, which need not be the caller's stack pointer.
+        shift = other if cfa in ("SP", "FP") and ra == "BELOW_CFA" else 0
+        cfa_text = {
+            "SP": f"{self._sp}{cfa_offset - shift:+d}",
+            "FP": f"{self._fp}{cfa_offset - shift:+d}",
+            "REGISTER": f"{base}{cfa_offset:+d}",
+            "JUMP": f"{base}{cfa_offset:+d}",
+            "CONTEXT_AT": f"{base}+0",
+        }.get(cfa, "exp")
         fp_text = {
             "SAME": "u",
             "UNDEFINED": "u",
-            "AT_CFA": f"c{fp_offset:+d}",
-            "IS_CFA": f"v{fp_offset:+d}",
+            "AT_CFA": f"c{fp_offset + shift:+d}",
+            "IS_CFA": f"v{fp_offset + shift:+d}",
             "IN_REGISTER": self._names[fp_offset & 31 if fp == "IN_REGISTER" else 0],
         }.get(fp, "exp")
         ra_text = {
-            "BELOW_CFA": "c-8",
+            "BELOW_CFA": f"c{shift - 8:+d}",
             "AT_CFA": f"c{other:+d}",
             "LINK": self._names[30 if ra == "LINK" else 0],
             "IN_REGISTER": self._names[other & 31 if ra == "IN_REGISTER" else 0],

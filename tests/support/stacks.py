@@ -19,9 +19,10 @@ def rule(
     other: int = 0,
     register: int = 0,
     flags: int = 0,
+    rbx: int = 0,
 ) -> bytes:
     """struct pyprof_rule. cfa, fp, ra: names of csrc/pyprof_rules.h; register: that of a CFA by REGISTER."""
-    kinds = CFA_NAMES.index(cfa), FP_NAMES.index(fp), RA_NAMES.index(ra)
+    kinds = CFA_NAMES.index(cfa), FP_NAMES.index(fp), RA_NAMES.index(ra) | rbx << 4
     return struct.pack("=BBBBiii", *kinds, flags | register << 3, offset, fp_offset, other)
 
 

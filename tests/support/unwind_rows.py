@@ -41,6 +41,15 @@ def program_rows(program: bytes, size: int = 0x100) -> list[Row]:
     return [(address - START, text) for address, text in rows[:-1]]
 
 
+def only_rule(program: bytes) -> tuple[object, ...]:
+    """The rule of a function of 16 bytes with one row."""
+    frames = Frames()
+    frames.fde(frames.cie(), START, 16, program)
+    rows = rows_of(frames)
+    assert list(rows.addresses) == [START, START + 16]
+    return rows.rule(rows.numbers[0])
+
+
 def arm64_rows(program: bytes, letters: bytes = b"zR", augmentation: bytes = b"\x1b") -> UnwindRows:
     """Rows of one arm64 function of 256 bytes at START: instructions of 4 bytes, 8-byte registers."""
     frames = Frames()

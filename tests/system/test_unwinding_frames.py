@@ -63,8 +63,6 @@ PROGRAMS = [
         (*MAIN, "jumping", "before"),
         (*MAIN, "jumping", "before", "jump"),
         (*MAIN, "jumping", "before", "jump", Some(f"[a-z_]*longjmp(@plt)?|{LIBC}", 1, 4)),
-        # In __longjmp the caller's stack pointer is in a register, which no rule of ours states.
-        complete=0.95,
     ),
     frames(
         "sort", "sort",

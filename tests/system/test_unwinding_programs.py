@@ -156,8 +156,6 @@ PROGRAMS = [
             (*MAIN, "hot", Some(r"ld-linux-x86-64\.so\.2\+0x\w+|_dl_\w+", 1, 8)),
         ),
         ("unbound",),
-        # _dl_runtime_resolve keeps its frame's address in rbx, which is followed in no other frame.
-        complete=0.3,
     ),
     Program(
         "throws",
