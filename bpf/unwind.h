@@ -123,7 +123,7 @@ static inline int unwind_by_frame_pointer(struct unwind_regs *regs, const void *
 	return 1;
 }
 
-static inline int unwind_knows(const struct unwind_regs *regs, __u32 number)
+static inline __u8 unwind_knows(const struct unwind_regs *regs, __u32 number)
 {
 	return regs->has_registers == PYPROF_KNOWN_ALL ||
 	       (regs->has_registers == PYPROF_KNOWN_RBX && number == PYPROF_RBX);

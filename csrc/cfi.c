@@ -175,15 +175,44 @@ static int sort_functions(struct build *build)
 	return 0;
 }
 
+/* From what is covered up to an address no function lies: rows of the trampolines there, of which
+ * *next is the next one. */
+static int put_gap(struct build *build, uint64_t end, size_t *next)
+{
+	const struct pyprof_cfi_input *in = build->in;
+	struct cfi_rows *rows = &build->rows;
+	struct pyprof_rule rule;
+	int error = cfi_put_none(rows);
+
+	cfi_trampoline_rule(build->machine, &rule);
+	for (; !error && *next < in->trampoline_count; ++*next) {
+		uint64_t first = in->trampolines[2 * *next], last = in->trampolines[2 * *next + 1];
+
+		if (first >= end)
+			break;
+		if (first < rows->covered || last > end || last <= first)
+			continue;
+		/* A handler returns to the first byte, and a caller is looked up one byte before
+		 * where it goes on. */
+		rows->end = last;
+		error = cfi_put_row(rows, first ? first - 1 : 0, &rule);
+		rows->covered = last;
+		if (!error)
+			error = cfi_put_none(rows);
+	}
+	return error;
+}
+
 static int make_rows_of(struct build *build, struct cfi_rows *rows)
 {
+	size_t trampoline = 0;
 	int error = 0;
 
 	for (size_t i = 0; !error && i < build->fde_count; i++) {
 		const struct cfi_fde *fde = &build->fdes[build->order[i].fde];
 
 		if (fde->start > rows->covered)
-			error = cfi_put_none(rows);
+			error = put_gap(build, fde->start, &trampoline);
 		else if (fde->start < rows->covered)
 			build->out->overlaps++;
 		if (error || fde->end <= rows->covered)
@@ -193,7 +222,7 @@ static int make_rows_of(struct build *build, struct cfi_rows *rows)
 		    cfi_run_function(build->in, build->machine, &build->cies[fde->cie], fde, rows);
 		rows->covered = fde->end;
 	}
-	return error ? error : cfi_put_none(rows);
+	return error ? error : put_gap(build, UINT64_MAX, &trampoline);
 }
 
 static int make_rows(struct build *build)

@@ -25,6 +25,10 @@ struct pyprof_cfi_input {
 	uint64_t address;   /* ELF virtual address of data[0]; 0 for .debug_frame */
 	uint64_t text_base; /* what DW_EH_PE_textrel pointers count from; 0: refuse them */
 	uint64_t data_base; /* what DW_EH_PE_datarel pointers count from; 0: refuse them */
+	/* Signal trampolines, found by their code: pairs of first address and end, ascending. What
+	 * the call frame information covers is that's. */
+	const uint64_t *trampolines;
+	size_t trampoline_count;
 	enum pyprof_cfi_machine machine;
 	bool debug_frame;  /* layout of .debug_frame, not of .eh_frame */
 	bool stop_at_zero; /* the size is a guess: a zero length is the end. With the true size one

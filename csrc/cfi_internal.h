@@ -162,9 +162,8 @@ int cfi_run_function(const struct pyprof_cfi_input *in, const struct cfi_machine
 void cfi_rule_of(const struct cfi_machine *machine, const struct cfi_cie *cie,
 		 const struct cfi_state *state, bool follow_rbx, struct pyprof_rule *ret);
 void cfi_unsupported_rule(int reason, struct pyprof_rule *ret);
-/* The rule of the kernel's trampoline on arm64, where it is one; else false. */
-bool cfi_trampoline_rule(const struct cfi_machine *machine, const struct cfi_cie *cie,
-			 struct pyprof_rule *ret);
+/* The rule of the code that a signal handler returns to: the kernel saved all registers. */
+void cfi_trampoline_rule(const struct cfi_machine *machine, struct pyprof_rule *ret);
 
 /* Makes room for one more item, doubling. 0 or -ENOMEM. */
 int cfi_grow(void **items, size_t *capacity, size_t count, size_t size);

@@ -363,8 +363,12 @@ int cfi_run_function(const struct pyprof_cfi_input *in, const struct cfi_machine
 	run.state = cie->initial;
 	run.changed = true;
 	run.follow_rbx = rows->follow_rbx;
-	if (!reason && cfi_trampoline_rule(machine, cie, &rule))
+	if (!reason && cie->is_signal_frame && machine->link != NO_REGISTER) {
+		/* arm64 states the frame record that the kernel makes for the handler, which leads
+		 * to the caller of what was interrupted. The context has all. */
+		cfi_trampoline_rule(machine, &rule);
 		return cfi_put_row(rows, location, &rule);
+	}
 	while (!reason && cursor_left(&run.code)) {
 		uint8_t op = cursor_u8(&run.code);
 

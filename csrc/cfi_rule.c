@@ -7,21 +7,20 @@ void cfi_unsupported_rule(int reason, struct pyprof_rule *ret)
 	*ret = (struct pyprof_rule){.cfa = PYPROF_CFA_UNSUPPORTED, .other = reason};
 }
 
-/* It states the frame record that the kernel makes for the handler, which leads to the caller of
- * what was interrupted. The context has all. */
-bool cfi_trampoline_rule(const struct cfi_machine *machine, const struct cfi_cie *cie,
-			 struct pyprof_rule *ret)
+void cfi_trampoline_rule(const struct cfi_machine *machine, struct pyprof_rule *ret)
 {
+	bool is_arm64 = machine->link != NO_REGISTER;
+
 	*ret = (struct pyprof_rule){
 	    .cfa = PYPROF_CFA_CONTEXT,
 	    .fp = PYPROF_FP_AT_SP,
 	    .ra = PYPROF_RA_AT_SP,
+	    .rbx = is_arm64 ? PYPROF_RBX_LOST : PYPROF_RBX_SAME,
 	    .flags = PYPROF_RULE_SIGNAL,
-	    .cfa_offset = PYPROF_ARM64_CONTEXT_SP,
-	    .fp_offset = PYPROF_ARM64_CONTEXT_FP,
-	    .other = PYPROF_ARM64_CONTEXT_PC,
+	    .cfa_offset = is_arm64 ? PYPROF_ARM64_CONTEXT_SP : PYPROF_X86_CONTEXT_SP,
+	    .fp_offset = is_arm64 ? PYPROF_ARM64_CONTEXT_FP : PYPROF_X86_CONTEXT_FP,
+	    .other = is_arm64 ? PYPROF_ARM64_CONTEXT_PC : PYPROF_X86_CONTEXT_PC,
 	};
-	return machine->link != NO_REGISTER && cie->is_signal_frame;
 }
 
 /* Each sets the fields of its part and returns an enum pyprof_reason. */
@@ -109,7 +108,7 @@ static int set_fp(const struct cfi_machine *machine, const struct place *place,
 /* `other` has one user: where the CFA is it, the return address must do without. */
 static int set_other(struct pyprof_rule *rule, uint8_t ra, int32_t other)
 {
-	rule->ra = ra;
+	rule->ra = ra & 15u;
 	if (rule->cfa == PYPROF_CFA_AT_SP || rule->cfa == PYPROF_CFA_AT_FP ||
 	    rule->cfa == PYPROF_CFA_PLT)
 		return PYPROF_REASON_COMBINATION;
@@ -315,7 +314,7 @@ static void rule_of(const struct cfi_machine *machine, const struct cfi_cie *cie
 		}
 		if (follow_rbx && ret->cfa != PYPROF_CFA_JUMP &&
 		    ret->cfa != PYPROF_CFA_CONTEXT_AT && ret->ra != PYPROF_RA_UNDEFINED)
-			ret->rbx = rbx_of(&state->rbx) & PYPROF_RBX_MAX;
+			ret->rbx = rbx_of(&state->rbx) & 15u;
 	}
 	if (cie->is_signal_frame)
 		ret->flags |= PYPROF_RULE_SIGNAL;

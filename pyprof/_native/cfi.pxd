@@ -28,6 +28,8 @@ cdef extern from "cfi.h" nogil:
         uint64_t address
         uint64_t text_base
         uint64_t data_base
+        const uint64_t *trampolines
+        size_t trampoline_count
         pyprof_cfi_machine machine
         bint debug_frame
         bint stop_at_zero

@@ -26,6 +26,7 @@ class UnwindRows:
         stop_at_zero: bool = ...,
         text_base: int = ...,
         data_base: int = ...,
+        trampolines: Buffer | None = ...,
     ) -> Self: ...
     def __len__(self) -> int: ...
     @property

@@ -81,8 +81,24 @@ cdef class UnwindRows:
 
     def __cinit__(
         self, const uint8_t[::1] data not None, uint64_t address, int machine, *,
-        bint debug_frame=False, bint stop_at_zero=False, uint64_t text_base=0, uint64_t data_base=0
+        bint debug_frame=False, bint stop_at_zero=False, uint64_t text_base=0, uint64_t data_base=0,
+        const uint64_t[::1] trampolines=None
     ):
+        """Makes rows.
+
+        Args:
+            data: call frame information.
+            address: ELF virtual address of its first byte; 0 where it is not loaded.
+            machine: EM_* of the file.
+            debug_frame: it has the layout of .debug_frame.
+            stop_at_zero: its size is a guess: an entry of no length is the end.
+            text_base, data_base: what pointers relative to text and data count from; 0: refuse them.
+            trampolines: signal trampolines that were found by their code, ascending: of each the address of
+                the first byte, and of what follows the last.
+
+        Raises:
+            ElfError: the machine is none that can be unwound, or there are too many rows.
+        """
         cdef pyprof_cfi_input given
         cdef int error
         given.data = &data[0] if data.shape[0] else <const uint8_t *>&given
@@ -90,6 +106,11 @@ cdef class UnwindRows:
         given.address = address
         given.text_base = text_base
         given.data_base = data_base
+        given.trampolines = NULL
+        given.trampoline_count = 0
+        if trampolines is not None and trampolines.shape[0] > 1:
+            given.trampolines = &trampolines[0]
+            given.trampoline_count = trampolines.shape[0] // 2
         given.debug_frame = debug_frame
         given.stop_at_zero = stop_at_zero
         if machine == EM_X86_64:

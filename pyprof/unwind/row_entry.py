@@ -4,7 +4,9 @@
 import os
 import struct
 import zlib
+from array import array
 from functools import lru_cache
+from itertools import chain
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
@@ -139,6 +141,7 @@ def _hashes(seeds: bytes, source: CfiSource, machine: int) -> bytes:
     only their owner can read, and so cannot make two sources of one hash; see csrc/hash.h.
     """
     rest = struct.pack("<QQI?", _maker(), source.address, machine, source.exact) + source.name.encode()
+    rest += array("Q", chain.from_iterable(source.trampolines)).tobytes()
     return _SEEDS.pack(
         *(
             hash_two(hash_bytes(source.data, seed), hash_bytes(rest, seed), seed)

@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Unwind rows of an ELF file, and their text in the notation of `readelf --debug-dump=frames-interp`."""
 
+from array import array
 from dataclasses import dataclass
+from itertools import chain
 from typing import NamedTuple
 
 from pyprof._native.cfi import REASONS, UnwindRows
@@ -60,6 +62,7 @@ def rows_of(source: CfiSource, machine: int) -> UnwindRows:
         machine,
         debug_frame=source.name == DEBUG_FRAME,
         stop_at_zero=not source.exact,
+        trampolines=array("Q", chain.from_iterable(source.trampolines)),
     )
 
 

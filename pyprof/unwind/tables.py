@@ -5,7 +5,7 @@ import struct
 import zlib
 from array import array
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from pyprof.elf.file import (
@@ -19,11 +19,13 @@ from pyprof.elf.file import (
     Section,
 )
 from pyprof.errors import ElfError
+from pyprof.unwind.trampolines import Trampoline, find_trampolines
 
 MAX_BYTES = 1 << 28
 """Most bytes of call frame information, decompressed: ten times what the largest browsers have."""
 
 EH_FRAME, DEBUG_FRAME = ".eh_frame", ".debug_frame"
+CODE = ".text"
 
 Where = TypeVar("Where")
 
@@ -45,16 +47,18 @@ class CfiSource:
     """Call frame information of a file.
 
     Attributes:
-        name: EH_FRAME or DEBUG_FRAME, which differ in layout.
+        name: EH_FRAME or DEBUG_FRAME, which differ in layout; CODE where there is none, but trampolines are.
         data: the bytes.
         address: ELF virtual address of the first; 0 for DEBUG_FRAME, which is not loaded.
         exact: the data ends where the information does. Else an entry of no length is the end.
+        trampolines: signal trampolines of the file that it may say nothing about.
     """
 
     name: str
     data: bytes
     address: int
     exact: bool
+    trampolines: tuple[Trampoline, ...] = ()
 
 
 def find(file: ElfFile, problems: list[str]) -> CfiSource | None:
@@ -95,18 +99,35 @@ def sources(file: ElfFile, problems: list[str]) -> Iterator[CfiSource]:
     if found is None and not has_section:
         for header in file.headers_of(PT_GNU_EH_FRAME)[:1]:
             found = _attempt(_by_header, file, header, problems)
+    if found is not None and not any(found.data):
+        found = None  # what linkers add at its end is all there is of it
+    trampolines = _trampolines(file, found.data if found is not None else b"", problems)
     if found is not None:
-        yield found
+        yield replace(found, trampolines=trampolines)
+    debug = _debug_frame_of(file, sections, problems)
+    if debug is not None:
+        yield replace(debug, trampolines=trampolines)
+    elif found is None and trampolines:
+        yield CfiSource(CODE, b"", 0, exact=True, trampolines=trampolines)
+
+
+def _debug_frame_of(file: ElfFile, sections: list[Section], problems: list[str]) -> CfiSource | None:
     # Go's does not say where the caller's frame pointer is, which all of its functions keep: to follow that
     # is right on other stacks than the thread's own, too, and knows the end.
     if any(section.name in _GO_SECTIONS for section in sections):
-        return
+        return None
     for section in sections:
         if section.name == DEBUG_FRAME and section.type != SHT_NOBITS:
-            found = _attempt(_debug_frame, file, section, problems)
-            if found is not None:
-                yield found
-            return
+            return _attempt(_debug_frame, file, section, problems)
+    return None
+
+
+def _trampolines(file: ElfFile, frames: bytes, problems: list[str]) -> tuple[Trampoline, ...]:
+    try:
+        return find_trampolines(file, frames)
+    except ElfError as error:
+        problems.append(str(error))
+        return ()
 
 
 def _attempt(

@@ -31,8 +31,8 @@ LIBC = "/usr/lib/x86_64-linux-gnu/libc.so.6"
 
 def survive(data: bytes, address: int = 0x100000, **options: bool) -> UnwindRows:
     """Decodes as either machine; checks what holds of all rows."""
-    UnwindRows(data, address, EM_AARCH64, **options)
-    rows = UnwindRows(data, address, EM_X86_64, **options)
+    UnwindRows(data, address, EM_AARCH64, **options)  # type: ignore[arg-type]
+    rows = UnwindRows(data, address, EM_X86_64, **options)  # type: ignore[arg-type]
     addresses, numbers = rows.addresses, rows.numbers
     assert all(a < b for a, b in itertools.pairwise(addresses))
     assert all(a != b for a, b in itertools.pairwise(numbers))
@@ -47,7 +47,7 @@ def survive(data: bytes, address: int = 0x100000, **options: bool) -> UnwindRows
 def spent(data: bytes, **options: bool) -> float:
     """Seconds of CPU for one machine."""
     started = time.thread_time()
-    UnwindRows(data, 0x100000, EM_X86_64, **options)
+    UnwindRows(data, 0x100000, EM_X86_64, **options)  # type: ignore[arg-type]
     return time.thread_time() - started
 
 
