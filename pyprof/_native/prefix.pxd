@@ -28,3 +28,14 @@ cdef inline uint64_t block_last(uint64_t at, uint32_t bits) noexcept nogil:
     if bits >= 64:
         return <uint64_t>0xffffffffffffffff
     return at + ((<uint64_t>1 << bits) - 1)
+
+
+cdef inline uint64_t prefix_count(uint64_t start, uint64_t last) noexcept nogil:
+    """How many prefixes cover [start, last]: at most 126."""
+    cdef uint64_t at = start, end, count = 0
+    while True:
+        count += 1
+        end = block_last(at, pyprof_block_bits(at, last))
+        if end == last:
+            return count
+        at = end + 1
