@@ -108,7 +108,7 @@ class Session:
 
     def __init__(self, options: Options) -> None:
         self.options = options
-        self.trie = MappingTrie()
+        self.trie = MappingTrie(options.mapping_entries)
         self.table = ProcessTable(self.trie)
         self.sideband = SidebandReader(self.table)
         self.aggregator = Aggregator()
@@ -217,7 +217,7 @@ class Session:
             seconds: how long it may wait for unwind rows.
         """
         load_ahead(self.table, self.arena, self._rows, pids, seconds)
-        if self.table.publish():
+        if self.table.publish(time.monotonic_ns()):
             self._write(time.monotonic_ns())
 
     def start(self) -> None:
@@ -275,7 +275,7 @@ class Session:
             self._next_second = now + SECOND
             self._each_second(now)
         # Last, so that nothing stays in the kernel from one wake-up to the next that is known to be gone.
-        if self.table.publish():
+        if self.table.publish(now):
             self._write(now)
 
     def _take_new_files(self) -> None:
@@ -349,7 +349,7 @@ class Session:
     def state(self) -> dict[str, object]:
         """What is held where, and whether the kernel holds just that: the answer to `pyprof inspect maps`."""
         now = time.monotonic_ns()
-        self.table.publish()
+        self.table.publish(now)
         self._write(now)
         self._rows.install(now)
         return state_of(self)

@@ -103,6 +103,8 @@ def state_of(session: "Session") -> dict[str, object]:
                 "entries": audited.entries["exec_mappings"],
                 "capacity": bpf.mapping_entries,
                 "bytes": bpf.map_bytes("exec_mappings"),
+                "evicted": counts["evicted"],
+                "refused": counts["refused"] + session.full,
             },
             "pages": {
                 "entries": audited.entries["pages"],
@@ -124,7 +126,6 @@ def state_of(session: "Session") -> dict[str, object]:
             "alive": counts["processes"] - counts["exited"],
             "exited": counts["exited"],
             "published": trie["processes"],
-            "did_not_fit": session.full,
         },
         "mappings": {
             "known": counts["mappings"],

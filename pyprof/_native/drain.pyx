@@ -37,6 +37,7 @@ from pyprof._native.arena cimport (
     pyprof_rule,
 )
 from pyprof._native.executables cimport ANONYMOUS, NO_EXECUTABLE, executables_count
+from pyprof._native.mappings cimport Entry, Trie
 from pyprof._native.process_table cimport (
     TARGET,
     UNSENT,
@@ -78,7 +79,6 @@ from pyprof._native.sideband cimport (
     sideband_snapshot,
 )
 from pyprof._native.slices cimport slices_deinit, slices_find, slices_keep
-from pyprof._native.trie cimport Entry, Trie
 from pyprof._native.waiting cimport Held, Waiting, waiting_add, waiting_at, waiting_deinit
 
 cdef extern from "<sys/mman.h>" nogil:
@@ -337,6 +337,7 @@ cdef void handle(
             return
         process.known = sample.is_kernel_thread
     process.start_time = sample.start_time
+    process.last_sampled = max(process.last_sampled, sample.time)  # one that waited comes late
     if d.table.only_targets and process.target != TARGET:
         d.filtered += 1
         if (

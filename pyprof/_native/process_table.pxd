@@ -5,9 +5,9 @@ from libc.stdint cimport int32_t, uint8_t, uint32_t, uint64_t
 
 from pyprof._native.executables cimport Executables
 from pyprof._native.index cimport Index
+from pyprof._native.mappings cimport Trie
 from pyprof._native.memory cimport List32
 from pyprof._native.ranges cimport Range, Ranges
-from pyprof._native.trie cimport Trie
 
 
 cdef enum TargetState:
@@ -24,6 +24,7 @@ cdef struct Process:
     uint64_t publish_after  # when it may be written to the kernel again
     uint64_t resync_at  # when its maps are to be compared with what is known; 0 before that is planned
     uint64_t sent_at  # when the last profile with samples of it was sent; 0 for none
+    uint64_t last_sampled  # CLOCK_MONOTONIC, ns
     Ranges *ranges
     uint32_t pid  # 0: the slot is free
     uint32_t serial  # new with each exec; never 0, and with the pid unique
@@ -72,6 +73,8 @@ cdef struct Table:
     uint64_t events
     uint64_t lost_events
     uint64_t no_memory  # events not applied for want of memory
+    uint64_t evicted  # processes that gave way in a full trie
+    uint64_t refused  # those for which nobody gave way
     bint only_targets
 
 
@@ -90,5 +93,3 @@ cdef void table_forget(Table *table, uint32_t pid, uint64_t time) noexcept nogil
 cdef void table_withdraw(Table *table, Process *process, uint64_t time) noexcept nogil
 cdef void table_end(Table *table, Process *process, uint64_t time) noexcept nogil
 cdef void table_settle(Process *process) noexcept nogil
-cdef void table_retire_stale(Table *table, Process *process, uint64_t time) noexcept nogil
-cdef bint table_write(Table *table, Process *process) noexcept nogil

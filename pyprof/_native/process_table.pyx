@@ -10,23 +10,14 @@ Only processes that are sampled are published to the kernel's trie. What changes
 process is retired at once, as of the event's time; the new state is written afterwards.
 """
 
-from libc.stdint cimport int32_t, int64_t, uint32_t, uint64_t
+from libc.stdint cimport int32_t, uint32_t, uint64_t
 from libc.string cimport memset
 
-from pyprof._native.executables cimport NO_EXECUTABLE
 from pyprof._native.hashing cimport pyprof_hash_two
 from pyprof._native.index cimport index_add, index_remove, index_reserve, slot_id
+from pyprof._native.mappings cimport trie_retire_range
 from pyprof._native.memory cimport grow, list_push
-from pyprof._native.ranges cimport ranges_find, ranges_map, ranges_release, ranges_share
-from pyprof._native.trie cimport (
-    Entry,
-    PidEntries,
-    trie_find,
-    trie_insert,
-    trie_pid,
-    trie_retire,
-    trie_retire_range,
-)
+from pyprof._native.ranges cimport ranges_map, ranges_release, ranges_share
 
 cdef uint64_t EVERYTHING = 0xffffffffffffffff
 
@@ -223,47 +214,6 @@ cdef void table_map(Table *table, uint32_t pid, const Range *added) noexcept nog
     if changed and process.published and not process.hidden:
         trie_retire_range(table.trie, pid, added.start, added.last, added.since)
         table_publish(table, process)
-
-
-cdef void table_retire_stale(Table *table, Process *process, uint64_t time) noexcept nogil:
-    """Retires what the trie holds of a process and its ranges do not."""
-    cdef PidEntries *list = trie_pid(table.trie, process.pid)
-    cdef const Range *range
-    cdef const Entry *entry
-    cdef uint32_t i = 0
-    while list != NULL and i < list.count:
-        entry = &table.trie.entries[list.ids[i]]
-        range = ranges_find(process.ranges, entry.start)
-        if (
-            range != NULL and range.start == entry.start and range.last == entry.last
-            and range.bias == entry.bias and range.executable == entry.executable
-        ):
-            i += 1
-        else:
-            trie_retire(table.trie, list.ids[i], time)
-            list = trie_pid(table.trie, process.pid)  # gone with its last entry
-
-
-cdef bint table_write(Table *table, Process *process) noexcept nogil:
-    """Queues the inserts of what a published process has mapped and the trie does not hold."""
-    cdef uint32_t i
-    cdef int64_t id
-    if process.hidden:
-        return trie_find(table.trie, process.pid, 0) != 0 or trie_insert(
-            table.trie, process.pid, 0, EVERYTHING, 0, NO_EXECUTABLE
-        ) >= 0
-    if process.ranges == NULL:
-        return True
-    for i in range(process.ranges.count):
-        if trie_find(table.trie, process.pid, process.ranges.items[i].start):
-            continue
-        id = trie_insert(
-            table.trie, process.pid, process.ranges.items[i].start, process.ranges.items[i].last,
-            process.ranges.items[i].bias, process.ranges.items[i].executable,
-        )
-        if id < 0:
-            return False
-    return True
 
 
 cdef void table_settle(Process *process) noexcept nogil:

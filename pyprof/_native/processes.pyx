@@ -41,14 +41,12 @@ from pyprof._native.process_table cimport (
     table_fork,
     table_map,
     table_publish,
-    table_retire_stale,
     table_settle,
     table_thread,
     table_withdraw,
-    table_write,
 )
+from pyprof._native.publishing cimport publish_anew, publish_changed
 from pyprof._native.ranges cimport Range, Ranges, ranges_equal, ranges_map, ranges_release
-
 
 cdef uint64_t EVERYTHING = 0xffffffffffffffff
 cdef uint64_t SECOND = 1000000000
@@ -188,8 +186,7 @@ cdef class ProcessTable:
         ranges_release(process.ranges)
         process.ranges = fresh
         if process.published and not process.hidden:
-            table_retire_stale(&self.table, process, time)
-            table_publish(&self.table, process)
+            publish_anew(&self.table, process, time)
 
     def executable(self, bytes build_id, uint32_t major, uint32_t minor, uint64_t inode, bytes path,
                    uint32_t pid, uint64_t start, uint64_t last):
@@ -282,19 +279,13 @@ cdef class ProcessTable:
         if process != NULL and not process.exited_at:
             table_end(&self.table, process, time)
 
-    def publish(self):
-        """Queues in the trie what the published processes have mapped; True if there is any."""
-        cdef Process *process
-        cdef uint64_t i
-        for i in range(self.table.changed.count):
-            process = table_find(&self.table, self.table.changed.items[i])
-            if process == NULL:
-                continue
-            process.queued = 0
-            if process.published and not process.exited_at and not table_write(&self.table, process):
-                self.table.no_memory += 1
-                table_withdraw(&self.table, process, 1)
-        self.table.changed.count = 0
+    def publish(self, uint64_t now=0):
+        """Queues in the trie what the published processes have mapped; True if there is any.
+
+        Where it is full, processes that were not sampled for a second before `now` give way.
+        """
+        with nogil:
+            publish_changed(&self.table, now)
         return self.table.trie.delete_count > 0 or self.table.trie.insert_count > 0
 
     def publish_ahead(self, uint32_t pid):
@@ -389,7 +380,8 @@ cdef class ProcessTable:
         }
 
     def counts(self):
-        """Numbers by name: processes, exited, executables, unused_executables, mappings, events, lost_events, no_memory."""
+        """Numbers by name: processes, exited, executables, unused_executables, mappings, events, lost_events, no_memory;
+        evicted: times that a process gave way in a full trie; refused: times that nobody gave way to one."""
         cdef uint64_t mappings = 0, unused = 0
         cdef uint32_t i
         for i in range(self.table.count):
@@ -406,4 +398,6 @@ cdef class ProcessTable:
             "events": self.table.events,
             "lost_events": self.table.lost_events,
             "no_memory": self.table.no_memory,
+            "evicted": self.table.evicted,
+            "refused": self.table.refused,
         }

@@ -14,7 +14,8 @@ cdef struct Range:
 
 
 cdef struct Ranges:
-    Range *items
+    Range *items  # in `memory`, with room before and behind where there are many
+    Range *memory
     uint64_t capacity
     uint32_t count
     uint32_t users
@@ -26,3 +27,4 @@ cdef void ranges_release(Ranges *ranges) noexcept nogil
 cdef const Range *ranges_find(const Ranges *ranges, uint64_t address) noexcept nogil
 cdef bint ranges_equal(const Ranges *one, const Ranges *other) noexcept nogil
 cdef int ranges_map(Ranges **ranges, const Range *added) noexcept nogil
+cdef int ranges_map_all(Ranges **ranges, const Range *added, uint32_t count) noexcept nogil

@@ -1,6 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Range lists against a dict of addresses."""
 
+import random
+from array import array
+from typing import TYPE_CHECKING
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -27,6 +31,15 @@ def spread(items: list[Item]) -> Model:
     return found
 
 
+if TYPE_CHECKING:
+    Columns = tuple[array[int], array[int], array[int], array[int]]
+
+
+def columns_of(items: list[Item]) -> "Columns":
+    starts, lasts, biases, executables = zip(*items, strict=True) if items else ((), (), (), ())
+    return array("Q", starts), array("Q", lasts), array("Q", biases), array("I", executables)
+
+
 class RangesMachine(RuleBasedStateMachine):
     lists = Bundle("lists")
 
@@ -50,6 +63,28 @@ class RangesMachine(RuleBasedStateMachine):
         was_so = (start, last, bias, executable) in ranges.items()
         assert ranges.map(start, last, bias, executable) == (not was_so)
         model.update(dict.fromkeys(range(start, last + 1), (bias, executable)))
+
+    @rule(
+        which=lists,
+        spans=st.lists(
+            st.tuples(
+                st.integers(0, SPACE - 1), st.integers(0, SPACE - 1), st.integers(0, 1), st.integers(0, 2)
+            ),
+            max_size=5,
+        ),
+        apart=st.booleans(),
+    )
+    def map_many(
+        self, which: tuple[RangeList, Model, int], spans: list[tuple[int, int, int, int]], apart: bool
+    ) -> None:
+        ranges, model, base = which
+        items: list[Item] = []
+        for one, other, bias, executable in spans:
+            item = (base + min(one, other), base + max(one, other), bias, executable)
+            if not apart or all(item[1] < old[0] or old[1] < item[0] for old in items):
+                items.append(item)
+                model.update(dict.fromkeys(range(item[0], item[1] + 1), (bias, executable)))
+        ranges.map_many(*columns_of(items))
 
     @rule(which=lists)
     def agrees(self, which: tuple[RangeList, Model, int]) -> None:
@@ -116,3 +151,27 @@ def test_a_fork_keeps_what_its_parent_changes_and_outlives_it() -> None:
     parent.map(5, 6, executable=2)
     del parent
     assert child.items() == [(0, 9, 0, 1)]
+
+
+@pytest.mark.parametrize("order", ["ascending", "descending", "shuffled"])
+def test_65530_ranges_are_mapped_whole_and_one_by_one(order: str) -> None:
+    starts = [0x10000 + i * 0x3000 for i in range(65_530)]
+    if order == "descending":
+        starts.reverse()
+    if order == "shuffled":
+        random.Random(1).shuffle(starts)
+    whole, single = RangeList(), RangeList()
+    whole.map_many(array("Q", starts), array("Q", [start + 0xFFF for start in starts]))
+    for start in starts:
+        single.map(start, start + 0xFFF)
+    assert whole.items() == single.items() == [(start, start + 0xFFF, 0, 0) for start in sorted(starts)]
+
+
+def test_a_batch_with_an_empty_range_changes_nothing() -> None:
+    ranges = RangeList()
+    ranges.map(0, 9, executable=1)
+    with pytest.raises(ValueError, match="empty"):
+        ranges.map_many(array("Q", [5, 2]), array("Q", [6, 1]))
+    with pytest.raises(ValueError, match="differ"):
+        ranges.map_many(array("Q", [5, 2]), array("Q", [6]))
+    assert ranges.items() == [(0, 9, 0, 1)]

@@ -1,8 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """MappingTrie: what its batches make of the kernel's map, against a dict with longest-prefix look-up."""
 
+import random
 import struct
+from array import array
 from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import settings
@@ -72,6 +75,33 @@ PIDS = st.integers(1, 3)
 BASES = st.sampled_from([0, 0x7F0000000000, LAST - 31])
 
 
+ITEM = st.builds(
+    lambda base, ends, bias, executable: (base + min(ends), base + max(ends), bias, executable),
+    BASES,
+    st.tuples(st.integers(0, 31), st.integers(0, 31)),
+    st.integers(0, 1),
+    st.integers(0, 1),
+)
+ITEMS = st.lists(ITEM, max_size=4)
+Item = tuple[int, int, int, int]
+"""First and last address, bias, executable."""
+
+
+if TYPE_CHECKING:
+    Columns = tuple[array[int], array[int], array[int], array[int]]
+
+
+def columns_of(items: list[Item]) -> "Columns":
+    starts, lasts, biases, executables = zip(*items, strict=True) if items else ((), (), (), ())
+    return array("Q", starts), array("Q", lasts), array("Q", biases), array("I", executables)
+
+
+def overlap(items: list[Item]) -> bool:
+    return any(
+        one[0] <= other[1] and other[0] <= one[1] for i, one in enumerate(items) for other in items[:i]
+    )
+
+
 class TrieMachine(RuleBasedStateMachine):
     """The model is a list of the live mappings."""
 
@@ -100,6 +130,62 @@ class TrieMachine(RuleBasedStateMachine):
         assert number not in self.live
         assert number not in self.held, "a number is given again only after it was reclaimed"
         self.live[number] = (pid, start, last, bias, executable)
+
+    @rule(pid=PIDS, items=ITEMS, apply=st.booleans())
+    def replace(self, pid: int, items: list[Item], apply: bool) -> None:
+        columns = columns_of(items)
+        if overlap(items):
+            with pytest.raises(ValueError, match="overlaps"):
+                self.trie.replace(pid, *columns, time=self.clock)
+            return
+        had = {m[1:]: n for n, m in self.live.items() if m[0] == pid}
+        kept = len(had.keys() & set(items))
+        expected = (kept, len(had) - kept, len(items) - kept)
+        assert self.trie.diff(pid, *columns) == expected
+        if not apply:
+            return
+        assert self.trie.replace(pid, *columns, time=self.clock) == expected
+        for item in had.keys() - set(items):
+            number = had[item]
+            assert self.trie.mapping(number) == (*self.live.pop(number), self.clock)
+            self.held[number] = 0
+        for number in self.trie.ids(pid):
+            row = self.trie.mapping(number)
+            assert row is not None
+            if number not in self.live:
+                assert number not in self.held
+                assert row[1:5] not in had
+                self.live[number] = row[:5]
+
+    @rule(rows=st.lists(st.tuples(PIDS, ITEM), max_size=6))
+    def insert_many(self, rows: list[tuple[int, Item]]) -> None:
+        live = [(m[0], m[1:]) for m in self.live.values()]
+        columns = (array("I", [pid for pid, _ in rows]), *columns_of([item for _, item in rows]))
+        if any(overlap([item for at, item in (*live, *rows) if at == pid]) for pid in (1, 2, 3)):
+            before = self.trie.counts()["mappings"]
+            with pytest.raises(ValueError, match="overlaps"):
+                self.trie.insert_many(*columns)
+            assert self.trie.counts()["mappings"] == before
+            # Those that were taken back hold their numbers, as all that are retired do.
+            known = self.live.keys() | self.held.keys()
+            for number in range(1, 2000):
+                if number not in known and self.trie.mapping(number) is not None:
+                    self.held[number] = 0
+            return
+        numbers = self.trie.insert_many(*columns)
+        assert len(set(numbers)) == len(rows)
+        for number, (pid, item) in zip(numbers, rows, strict=True):
+            assert number not in self.live
+            assert number not in self.held
+            self.live[number] = (pid, *item)
+
+    @rule(gone=st.lists(PIDS, max_size=3))
+    def retire_many(self, gone: list[int]) -> None:
+        numbers = [n for n, m in self.live.items() if m[0] in gone]
+        assert self.trie.retire_many(array("I", gone), self.clock) == len(numbers)
+        for number in numbers:
+            del self.live[number]
+            self.held[number] = 0
 
     @rule(pid=PIDS, base=BASES, ends=st.tuples(st.integers(0, 31), st.integers(0, 31)))
     def retire_range(self, pid: int, base: int, ends: tuple[int, int]) -> None:
@@ -156,6 +242,7 @@ class TrieMachine(RuleBasedStateMachine):
         for pid, address in self.boundaries():
             hit = [n for n, m in self.live.items() if m[0] == pid and m[1] <= address <= m[2]]
             assert [self.trie.lookup(pid, address)] == (hit or [0])
+            assert list(self.trie.lookup_many(array("I", [pid]), array("Q", [address]))) == (hit or [0])
         pids = sorted({m[0] for m in self.live.values()})
         assert self.trie.pids() == pids
         for pid in pids:
@@ -173,7 +260,7 @@ class TrieMachine(RuleBasedStateMachine):
                     yield pid, address
 
 
-TrieMachine.TestCase.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)
+TrieMachine.TestCase.settings = settings(max_examples=80, stateful_step_count=40, deadline=None)
 TestTrie = TrieMachine.TestCase
 
 
@@ -263,3 +350,69 @@ def test_unknown_numbers_and_processes_have_nothing() -> None:
     assert trie.lookup(1, 0) == 0
     assert trie.keys(1) == []
     assert trie.retire(1) == 0
+
+
+def test_a_trie_that_knows_its_capacity_takes_nothing_that_does_not_fit() -> None:
+    trie = MappingTrie(5)
+    first = trie.insert(1, 0x1000, 0x4FFF)  # three prefixes
+    with pytest.raises(OverflowError, match="full"):
+        trie.insert(2, 0x1000, 0x4FFF)
+    with pytest.raises(OverflowError, match="full"):
+        trie.replace(2, *columns_of([(0x1000, 0x4FFF, 0, 0)]))
+    with pytest.raises(OverflowError, match="full"):
+        trie.insert_many(array("I", [1, 1]), array("Q", [0, 0x8000]), array("Q", [1, 0xA000]))
+    assert trie.pids() == [1]
+    assert trie.ids(1) == [first]
+    # What goes makes room for what comes in its place.
+    assert trie.replace(1, *columns_of([(1, 6, 0, 0)])) == (0, 1, 1)
+    assert trie.counts()["prefixes"] == 4
+
+
+def test_a_batch_may_come_in_any_order_and_is_answered_in_that() -> None:
+    rows = [(2, 0x5000), (1, 0x9000), (2, 0x1000), (1, LAST - 0xFFF), (1, 0)]
+    trie = MappingTrie()
+    numbers = trie.insert_many(
+        array("I", [pid for pid, _ in rows]),
+        array("Q", [start for _, start in rows]),
+        array("Q", [start + 0xFFF for _, start in rows]),
+    )
+    assert [trie.mapping(number) for number in numbers] == [
+        (pid, start, start + 0xFFF, 0, 0, 0) for pid, start in rows
+    ]
+    found = trie.lookup_many(array("I", [pid for pid, _ in rows]), array("Q", [at + 0xFFF for _, at in rows]))
+    assert found == numbers
+
+
+@pytest.mark.parametrize("order", ["ascending", "descending", "shuffled"])
+def test_a_process_with_65530_mappings_is_taken_whole_and_one_by_one(order: str) -> None:
+    starts = [0x10000 + i * 0x3000 for i in range(65_530)]
+    if order == "descending":
+        starts.reverse()
+    if order == "shuffled":
+        random.Random(1).shuffle(starts)
+    columns = array("Q", starts), array("Q", [start + 0xFFF for start in starts])
+    whole, single = MappingTrie(), MappingTrie()
+    assert whole.replace(7, *columns) == (0, 0, 65_530)
+    for start in starts:
+        single.insert(7, start, start + 0xFFF)
+    assert whole.keys(7) == single.keys(7) == [(52, start) for start in sorted(starts)]
+    assert whole.diff(7, *columns) == (65_530, 0, 0)
+    assert whole.replace(7, columns[0][:100], columns[1][:100]) == (100, 65_430, 0)
+    assert whole.retire(7) == 100
+    assert single.retire(7, 0x10000 + 0x3000, LAST - 1) == 65_529
+    assert single.keys(7) == [(52, 0x10000)]
+
+
+@pytest.mark.parametrize("columns", [1, 2, 3])
+def test_columns_of_different_lengths_are_refused(columns: int) -> None:
+    trie = MappingTrie()
+    given = [array("Q", [0x1000]), array("Q", [0x1FFF]), array("Q", [0]), array("I", [0])]
+    given[columns] = array(given[columns].typecode)
+    starts, lasts, biases, executables = given
+    with pytest.raises(ValueError, match="differ"):
+        trie.replace(1, starts, lasts, biases, executables)
+    with pytest.raises(ValueError, match="differ"):
+        trie.insert_many(array("I", [1]), starts, lasts, biases, executables)
+    with pytest.raises(ValueError, match="differ"):
+        trie.lookup_many(array("I"), array("Q", [1]))
+    assert trie.pids() == []
