@@ -11,8 +11,11 @@ from pathlib import Path
 from benchmarks.peers.machine import MIB, BpfWatch, busy_seconds, cpu_seconds, memory_mib
 from benchmarks.peers.profilers import Profiler
 
-SETTLE = 20
-"""Seconds until a profiler's start is over: verifying its programs takes one of them five to twelve."""
+START = 60
+"""Most seconds until one samples: verifying its programs takes one of them five or thirty on a busy host."""
+
+SETTLE = 10
+"""Seconds from then on until its start is over."""
 
 TAIL = 12
 """Seconds that it goes on, so that what was measured is reported: one of them does it every five to nine."""
@@ -67,6 +70,19 @@ def wait(process: "subprocess.Popen[bytes]", seconds: float) -> None:
     raise RuntimeError(f"it ended with {process.returncode}")
 
 
+def wait_for_samples(process: "subprocess.Popen[bytes]", watch: BpfWatch) -> None:
+    """Waits until one of its programs has run.
+
+    Raises:
+        RuntimeError: it ended, or none ran.
+    """
+    deadline = time.monotonic() + START
+    while not any(watch.look(process.pid).runs.values()):
+        wait(process, 0.5)
+        if time.monotonic() > deadline:
+            raise RuntimeError(f"it took no sample within {START} s")
+
+
 def measure(profiler: Profiler, load: str, hz: int, seconds: int) -> Figures:
     """Runs a profiler while the load runs. seconds: that are measured.
 
@@ -78,6 +94,7 @@ def measure(profiler: Profiler, load: str, hz: int, seconds: int) -> Figures:
         watch = BpfWatch()
         try:
             with profiler.running(folder, hz, SETTLE + seconds + TAIL) as process:
+                wait_for_samples(process, watch)
                 wait(process, SETTLE)
                 begin, clock = time.time_ns(), time.monotonic()
                 cpu, busy, bpf = cpu_seconds(process.pid), busy_seconds(), watch.look(process.pid)

@@ -94,7 +94,13 @@ class Pyprof:
             mapping.id: strings[mapping.filename] == KERNEL or bool(strings[mapping.build_id])
             for mapping in message.mapping
         }
-        locations = {location.id: mappings.get(location.mapping_id, False) for location in message.location}
+        # Code that a JIT compiler made lies in no file.
+        anonymous = {function.id for function in message.function if strings[function.name] == "[anon]"}
+        locations = {
+            location.id: mappings.get(location.mapping_id, False)
+            or any(line.function_id in anonymous for line in location.line)
+            for location in message.location
+        }
         samples = identified = 0
         for sample in message.sample:
             named = any(strings[label.key] == "process" and strings[label.str] for label in sample.label)
