@@ -25,13 +25,14 @@ from pyprof._native.trie import MappingTrie
 from pyprof.bpf.library import MAPPING_ENTRIES, BpfObject, end_texts
 from pyprof.bpf.perf_events import ProcessEvents, Sampling, online_cpus, raise_open_files
 from pyprof.errors import ProcError, TargetError
+from pyprof.full import FullMaps
 from pyprof.process.files import MappedFile, MappedFiles
 from pyprof.process.proc import read_stat
 from pyprof.process.resync import Resync
 from pyprof.process.scan import Scanner
 from pyprof.profile.builder import fill
 from pyprof.profile.model import Accounting, By, Profile
-from pyprof.state import HighWater, held, one_line, state_of
+from pyprof.state import HighWater, full_counts, held, one_line, state_of
 from pyprof.unwind.ahead import load_ahead
 from pyprof.unwind.loader import RowLoader
 
@@ -128,6 +129,7 @@ class Session:
         self._scan_all_after = 0
         self._next_report = 0
         self.high_water = HighWater()
+        self._full_maps = FullMaps()
         self._next_second = 0
         self._bpf: BpfObject | None = None
         self._reader: SampleReader | None = None
@@ -312,6 +314,7 @@ class Session:
                 self._poller.register(self._events.fds[cpu], select.EPOLLIN)
             self._sampling.update()
         self.high_water.note(held(self))
+        self._full_maps.look(now, full_counts(self))
         if now >= self._next_report:
             self._next_report = now + int(REPORT_SECONDS * SECOND)
             if LOG.isEnabledFor(logging.DEBUG):

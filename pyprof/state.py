@@ -44,6 +44,12 @@ def held(session: "Session") -> dict[str, int]:
     }
 
 
+def full_counts(session: "Session") -> dict[str, tuple[int, int]]:
+    """(times that an owner of entries gave way, times that no room was found), by map of the kernel."""
+    table = session.table.counts()
+    return {"exec_mappings": (table["evicted"], table["refused"] + session.full)}
+
+
 @dataclass(frozen=True, slots=True)
 class Audit:
     """The kernel's maps compared with what is owned here, key by key.
@@ -97,14 +103,15 @@ def state_of(session: "Session") -> dict[str, object]:
     trie = session.trie.counts()
     rows = session.arena.counts()
     audited = audit(session)
+    full = full_counts(session)
     return {
         "kernel": {
             "exec_mappings": {
                 "entries": audited.entries["exec_mappings"],
                 "capacity": bpf.mapping_entries,
                 "bytes": bpf.map_bytes("exec_mappings"),
-                "evicted": counts["evicted"],
-                "refused": counts["refused"] + session.full,
+                "evicted": full["exec_mappings"][0],
+                "refused": full["exec_mappings"][1],
             },
             "pages": {
                 "entries": audited.entries["pages"],
