@@ -12,9 +12,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.profiling import TARGETS, record
-from tests.support.programs import NOT_LOADED
-from tests.support.truth import PROCESS, Chain, Some, Stack, build, judge, user_half
+from pyprof.profile.completeness import completeness, render
+from pyprof.profile.model import Profile
+from pyprof.session import Options, Session
+from tests.support.profiling import ROOT, record
+from tests.support.programs import NOT_LOADED, as_it_was, named, poll_for
+from tests.support.truth import PROCESS, Chain, Some, build, judge
 
 pytestmark = pytest.mark.bpf
 
@@ -53,14 +56,19 @@ while True:
 
 @contextmanager
 def load(folder: Path) -> Iterator[list[int]]:
-    """A compiler, Python with SQLite, and a shell that starts short programs, again and again; their pids."""
-    source = TARGETS / "frames.c"
+    """gcc, clang, Python with SQLite, SQLite itself, and a shell that starts short programs; their pids."""
+    flags = "-O2 -I bpf -I csrc -c csrc/cfi_program.c"
+    words = (
+        "with recursive n(i) as (select 1 union all select i + 1 from n) select max(i * 7919 % 99) from n;"
+    )
     jobs = [
-        ["sh", "-c", f"while :; do gcc -O2 -c {source} -o {folder}/frames.o; done"],
+        ["sh", "-c", f"while :; do gcc {flags} -o {folder}/gcc.o; done"],
+        ["sh", "-c", f"while :; do clang-19 {flags} -o {folder}/clang.o; done"],
+        ["sqlite3", ":memory:", words],
         [sys.executable, "-c", CHURN],
         ["sh", "-c", "while :; do ls -l /usr/bin | sort -k5 -n | tail -3 | sed s/a/b/; done"],
     ]
-    processes = [subprocess.Popen(job, stdout=subprocess.DEVNULL, process_group=0) for job in jobs]
+    processes = [subprocess.Popen(job, stdout=subprocess.DEVNULL, process_group=0, cwd=ROOT) for job in jobs]
     try:
         yield [process.pid for process in processes]
     finally:
@@ -69,25 +77,33 @@ def load(folder: Path) -> Iterator[list[int]]:
             process.wait()
 
 
-def without_start(stacks: dict[Stack, int]) -> dict[str, Counter[str]]:
-    """Process -> root frame -> samples, of the stacks whose root is not known to be a start."""
-    found: dict[str, Counter[str]] = {}
-    for stack, count in stacks.items():
-        user = user_half(stack[1:])
-        known = (
-            not user or user[0] == "_start" or user[1:2] == ("__libc_start_main",) or "ld-linux" in user[0]
-        )
-        if not known:
-            found.setdefault(stack[0], Counter())[user[0]] += count
-    return found
+def judged(session: Session, title: str, capsys: pytest.CaptureFixture[str]) -> Profile:
+    """What was sampled since the last call; its completeness is printed."""
+    profile = named(session, session.aggregator.take())
+    counts = Counter[int]()
+    for end, count in zip(profile.sample_end, profile.sample_count, strict=True):
+        counts[end] += count
+    with capsys.disabled():
+        print(f"\n{title}: {counts[0]} of {counts.total()} stacks are complete")
+        print(render(completeness(profile)))
+    return profile
 
 
-def test_stacks_of_a_busy_host_are_whole(tmp_path: Path) -> None:
-    with load(tmp_path) as pids:
-        # Only these: what else runs is not ours to judge by.
-        only = [word for pid in pids for word in ("-p", str(pid))]
-        got = record(tmp_path / "out.folded", "-F", "499", "-d", "5", *only)
-    reported = got.report["samples"]["reported"]
-    told = f"{got.report}\n{without_start(got.folded())}"
-    assert reported > 1000, told
-    assert sum(got.report["incomplete"].values()) / reported < 0.01, told
+def test_stacks_of_a_busy_host_are_whole(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    # Only these programs: what else runs is not ours to judge by.
+    with as_it_was(), load(tmp_path) as pids, Session(Options(hz=999, pids=pids)) as session:
+        session.prepare()
+        session.start()
+        # The rows of the largest files take a second to make, longer than samples wait for them.
+        poll_for(session, 4)
+        judged(session, "busy host, first 4 s", capsys)
+        poll_for(session, 8)
+        session.stop()
+        profile = judged(session, "busy host, then", capsys)
+        accounting = session.accounting()
+    assert accounting.taken == accounting.reported + sum(accounting.lost.values()), accounting
+    shares = completeness(profile).executables
+    reported = sum(share.samples for share in shares)
+    assert reported > 500, shares
+    assert {"cc1", "clang-19", "sqlite3", "ls", "sort"} <= {process.name for process in profile.processes}
+    assert sum(share.complete for share in shares) / reported > 0.99, shares
