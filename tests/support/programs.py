@@ -27,6 +27,8 @@ from tests.support.truth import KERNEL, Chain, Stack, Verdict, judge
 
 ENOUGH = 200
 """Samples of a program, at least."""
+COMPLETE = 0.995
+"""More than so many of a program's stacks reach the start."""
 HZ = 999 if SCALE == 1 else 399
 NOT_LOADED = "unwind rows not loaded"
 TOO_SHORT = "stack deeper than its copy"
@@ -44,8 +46,6 @@ class Program(NamedTuple):
     """Builds it in a folder, which it does not name in what it builds."""
     chains: tuple[Chain, ...]
     arguments: tuple[str, ...] = ()
-    complete: float = 0.995
-    """More than so many of its stacks reach the start."""
     rename: Callable[[Path], Callable[[str], str]] | None = None
     """Given the executable, what gives frames their names where pyprof cannot know them."""
 
@@ -216,11 +216,11 @@ def check(recording: Recording, program: Program) -> None:
     assert not first.verdict.wrong, told
     assert not rest.verdict.wrong, told
     assert rest.verdict.total > ENOUGH, told
-    assert rest.verdict.cut < (1 - program.complete) * rest.verdict.total, told
+    assert rest.verdict.cut < (1 - COMPLETE) * rest.verdict.total, told
     # Of the first ones, only those that are deeper than their copy, or whose rows came late.
     excused = first.cut[TOO_SHORT] + first.cut[NOT_LOADED]
     cut = first.verdict.cut - excused + rest.verdict.cut
-    assert cut < (1 - program.complete) * (first.verdict.total + rest.verdict.total), told
+    assert cut < (1 - COMPLETE) * (first.verdict.total + rest.verdict.total), told
 
 
 def check_reasons(recording: Recording, program: Program, unsure: float = 0) -> None:
