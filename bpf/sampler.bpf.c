@@ -9,115 +9,13 @@
 #include <bpf/bpf_helpers.h>
 #include <bpf/bpf_tracing.h>
 
-#include "pyprof_abi.h"
-
-/* Frames lie close together: a piece of the stack is read at once, and serves several of them. */
-#define WINDOW_BYTES 1024
-
-struct window {
-	__u64 base; /* odd: there is nothing in it */
-	__u64 words[WINDOW_BYTES / 8];
-};
-
-/* Reads one or two words of the stack. */
-static inline int unwind_read(void *dst, __u32 size, __u64 address, const void *memory)
-{
-	struct window *window = (struct window *)memory;
-	__u64 at = address - window->base;
-
-	if ((address | window->base) & 7 || at > WINDOW_BYTES - 16) {
-		at = 0;
-		if (address & 7 ||
-		    bpf_probe_read_user(window->words, WINDOW_BYTES, (const void *)address)) {
-			/* At the end of the stack a whole window is too much. */
-			window->base = 1;
-			return bpf_probe_read_user(dst, size, (const void *)address);
-		}
-		window->base = address;
-	}
-	at &= WINDOW_BYTES - 8;
-	if (at > WINDOW_BYTES - 16)
-		return -1; /* cannot be; the verifier wants to see it */
-	((__u64 *)dst)[0] = *(__u64 *)((char *)window->words + at);
-	if (size == 16)
-		((__u64 *)dst)[1] = *(__u64 *)((char *)window->words + at + 8);
-	return 0;
-}
-
-#include "unwind.h"
+#include "maps.h"
+#include "registers.h"
+#include "slice.h"
+#include "window.h"
 
 /* GPL: bpf_get_stack and the BTF helpers are for GPL programs only. */
 char LICENSE[] SEC("license") = "Dual BSD/GPL";
-
-const volatile struct pyprof_config config = {};
-
-/* 32 bytes of value and about 64 of node an entry, allocated on need: 24 MiB when full. */
-struct {
-	__uint(type, BPF_MAP_TYPE_LPM_TRIE);
-	__uint(map_flags, BPF_F_NO_PREALLOC);
-	__uint(max_entries, 262144);
-	__type(key, struct pyprof_mapping_key);
-	__type(value, struct pyprof_mapping_value);
-} exec_mappings SEC(".maps");
-
-/* Resized before load, by rate and number of CPUs. */
-struct {
-	__uint(type, BPF_MAP_TYPE_RINGBUF);
-	__uint(max_entries, 1 << 18);
-} samples SEC(".maps");
-
-struct {
-	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
-	__uint(max_entries, PYPROF_COUNTER_COUNT);
-	__type(key, __u32);
-	__type(value, __u64);
-} counters SEC(".maps");
-
-/* The arena of unwind rows: chunks are made when they are needed, up to the cap. */
-struct chunk {
-	__u8 bytes[PYPROF_CHUNK_BYTES];
-};
-
-struct {
-	__uint(type, BPF_MAP_TYPE_ARRAY_OF_MAPS);
-	__uint(max_entries, PYPROF_MAX_CHUNKS);
-	__type(key, __u32);
-	__array(
-	    values, struct {
-		    __uint(type, BPF_MAP_TYPE_ARRAY);
-		    __uint(map_flags, BPF_F_MMAPABLE);
-		    __uint(max_entries, 1);
-		    __type(key, __u32);
-		    __uint(value_size, PYPROF_CHUNK_BYTES);
-	    });
-} chunks SEC(".maps");
-
-/* One entry a 64 KiB of code with rows in the arena: about 100 bytes, on need. */
-struct {
-	__uint(type, BPF_MAP_TYPE_HASH);
-	__uint(map_flags, BPF_F_NO_PREALLOC);
-	__uint(max_entries, 65536);
-	__type(key, struct pyprof_page_key);
-	__type(value, struct pyprof_page);
-} pages SEC(".maps");
-
-/* enum pyprof_executable_state of the executables whose rows are in the arena. */
-struct {
-	__uint(type, BPF_MAP_TYPE_HASH);
-	__uint(map_flags, BPF_F_NO_PREALLOC);
-	__uint(max_entries, 65536);
-	__type(key, __u32);
-	__type(value, __u32);
-} executables SEC(".maps");
-
-/* 512 KiB; rules are shared by all executables. */
-struct {
-	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__uint(map_flags, BPF_F_MMAPABLE);
-	__uint(max_entries, PYPROF_MAX_RULES);
-	__type(key, __u32);
-	__type(value, struct pyprof_rule);
-} rules SEC(".maps");
 
 /* What was found for an address of a process, as long as user space changes nothing. Stacks repeat
  * themselves, above all at their roots: most look-ups of a walk end here, in one cache line instead
@@ -131,9 +29,6 @@ struct found {
 };
 
 #define FOUND_BITS 9
-
-/* Bumped by user space after it has changed mappings or pages. */
-volatile __u32 epoch = 0;
 
 /* A record under construction and what the walk keeps: 30.7 KiB a CPU; 32 KiB is the most that a
  * per-CPU value may have. */
@@ -159,28 +54,6 @@ struct {
 	__type(key, __u32);
 	__type(value, struct scratch);
 } scratches SEC(".maps");
-
-/* A stack copy under construction: 28 KiB a CPU; 32 KiB is the most that a per-CPU value may have.
- */
-struct slice {
-	struct pyprof_slice head;
-	__u8 bytes[PYPROF_SLICE_BYTES];
-};
-
-struct {
-	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
-	__uint(max_entries, 1);
-	__type(key, __u32);
-	__type(value, struct slice);
-} slices SEC(".maps");
-
-static inline void count(__u32 which)
-{
-	__u64 *value = bpf_map_lookup_elem(&counters, &which);
-
-	if (value)
-		(*value)++;
-}
 
 /* Finds the mapping of an address, into s->last; its number, or 0. */
 static inline __u32 find_mapping(struct scratch *s, __u64 pc)
@@ -308,71 +181,6 @@ static long walk_callback(__u32 i, void *context)
 	return done ? 1 : 0;
 }
 
-#if defined(__TARGET_ARCH_x86)
-static inline int is_user(const struct bpf_perf_event_data *ctx)
-{
-	return ctx->regs.cs & 3;
-}
-
-/* False for 32-bit code, whose frames have another layout. */
-static inline int read_user_regs(const struct bpf_perf_event_data *ctx, struct task_struct *task,
-				 struct unwind_regs *regs)
-{
-	/* volatile: clang else merges the loads of both branches into one, which verifiers refuse
-	 * ("same insn cannot be used with different pointers", seen on 6.18). */
-	const volatile struct pt_regs *saved;
-
-#define READ_REGS(from)                                                                            \
-	do {                                                                                       \
-		__u64 *to = regs->registers;                                                       \
-		regs->pc = (from)->rip;                                                            \
-		regs->sp = (from)->rsp;                                                            \
-		regs->fp = (from)->rbp;                                                            \
-		to[0] = (from)->rax, to[1] = (from)->rdx, to[2] = (from)->rcx;                     \
-		to[3] = (from)->rbx, to[4] = (from)->rsi, to[5] = (from)->rdi;                     \
-		to[6] = (from)->rbp, to[7] = (from)->rsp, to[8] = (from)->r8;                      \
-		to[9] = (from)->r9, to[10] = (from)->r10, to[11] = (from)->r11;                    \
-		to[12] = (from)->r12, to[13] = (from)->r13, to[14] = (from)->r14;                  \
-		to[15] = (from)->r15;                                                              \
-	} while (0)
-
-	if (is_user(ctx)) {
-		READ_REGS(&ctx->regs);
-		return ctx->regs.cs != 0x23; /* __USER32_CS */
-	}
-	saved = (const volatile struct pt_regs *)bpf_task_pt_regs(task);
-	READ_REGS(saved);
-	/* In a system call, and not an interrupt or a fault, pc is behind the instruction, which
-	 * may be the last one of its function. */
-	regs->exact = (__s64)saved->orig_rax < 0;
-	return saved->cs != 0x23;
-#undef READ_REGS
-}
-#elif defined(__TARGET_ARCH_arm64)
-static inline int is_user(const struct bpf_perf_event_data *ctx)
-{
-	return (ctx->regs.pstate & 0xf) == 0; /* PSR_MODE_EL0t */
-}
-
-static inline int read_user_regs(const struct bpf_perf_event_data *ctx, struct task_struct *task,
-				 struct unwind_regs *regs)
-{
-	const volatile struct user_pt_regs *saved;
-
-	/* Rules that need another register than x29 and x30 cannot be applied yet. */
-	regs->has_registers = 0;
-	if (is_user(ctx)) {
-		regs->pc = ctx->regs.pc, regs->sp = ctx->regs.sp, regs->fp = ctx->regs.regs[29];
-		return !(ctx->regs.pstate & 0x10); /* PSR_MODE32_BIT */
-	}
-	saved = (const volatile struct user_pt_regs *)bpf_task_pt_regs(task);
-	regs->pc = saved->pc, regs->sp = saved->sp, regs->fp = saved->regs[29];
-	return !(saved->pstate & 0x10);
-}
-#else
-#error "unknown architecture"
-#endif
-
 static inline void walk_user(const struct bpf_perf_event_data *ctx, struct task_struct *task,
 			     struct scratch *s)
 {
@@ -382,7 +190,7 @@ static inline void walk_user(const struct bpf_perf_event_data *ctx, struct task_
 	s->pid_be = bpf_htonl(s->head.pid);
 	s->epoch = epoch;
 	s->window.base = 1;
-	s->regs.has_registers = 1;
+	s->regs.has_registers = PYPROF_KNOWN_ALL;
 	s->regs.has_fp = 1;
 	s->regs.exact = 1;
 	s->regs.by_fp = 0;
@@ -419,63 +227,6 @@ static inline int stack_is_gone(struct task_struct *task, const struct scratch *
 	return bpf_probe_read_user(&word, sizeof(word), (const void *)s->regs.sp) != 0;
 }
 
-/* Copies what the walk could not go on with to the ring; the number of the copy, or 0. */
-static inline __u32 send_slice(struct scratch *s)
-{
-	__u32 zero = 0, size = 0, end = 0, holes = 0;
-	struct slice *slice = bpf_map_lookup_elem(&slices, &zero);
-	/* What a leaf function keeps in the red zone below sp belongs to it. */
-	__u64 base = (s->regs.sp - 128) & ~7ull;
-
-	if (!slice)
-		return 0;
-	/* The half of the ring is for samples alone. */
-	if (bpf_ringbuf_query(&samples, BPF_RB_AVAIL_DATA) > 2 * config.wakeup_bytes) {
-		count(PYPROF_COUNTER_SLICES_LOST);
-		return 0;
-	}
-	slice->head.record = PYPROF_RECORD_SLICE;
-	slice->head.cpu = s->head.cpu;
-	slice->head.base = base;
-	slice->head.pc = s->regs.pc;
-	slice->head.sp = s->regs.sp;
-	slice->head.fp = s->regs.fp;
-	__builtin_memcpy(slice->head.registers, s->regs.registers, sizeof(s->regs.registers));
-	slice->head.has_registers = s->regs.has_registers;
-	slice->head.has_fp = s->regs.has_fp;
-	slice->head.exact = s->regs.exact;
-	/* Page by page: a read that reaches past the stack's end gives nothing at all. A page that
-	 * is not there may also be one in a large frame that the program has not touched yet. */
-	for (int i = 0; i < PYPROF_SLICE_PAGES; i++) {
-		__u64 at = base + size;
-		__u32 step = 4096 - (at & 4095);
-		__u8 *to;
-
-		if (size > PYPROF_SLICE_BYTES - 4096 || step > 4096)
-			break;
-		to = slice->bytes + size;
-		size += step;
-		if (bpf_probe_read_user(to, step, (const void *)at))
-			holes |= 1 << i;
-		else
-			end = size;
-	}
-	size = end;
-	if (size > PYPROF_SLICE_BYTES)
-		return 0; /* cannot be; the verifier wants to see it */
-	slice->head.size = size;
-	slice->head.holes = holes;
-	if (++s->slices == 0)
-		s->slices = 1;
-	slice->head.number = s->slices;
-	if (bpf_ringbuf_output(&samples, slice, sizeof(slice->head) + size, BPF_RB_NO_WAKEUP)) {
-		count(PYPROF_COUNTER_SLICES_LOST);
-		return 0;
-	}
-	count(PYPROF_COUNTER_SLICES);
-	return s->slices;
-}
-
 SEC("perf_event")
 int sample(struct bpf_perf_event_data *ctx)
 {
@@ -491,9 +242,10 @@ int sample(struct bpf_perf_event_data *ctx)
 	}
 	count(PYPROF_COUNTER_TAKEN);
 	s = bpf_map_lookup_elem(&scratches, &zero);
-	if (!s)
-		return 0; /* cannot be: index 0 of an array */
-
+	if (!s) { /* cannot be: index 0 of an array */
+		count(PYPROF_COUNTER_FAILED);
+		return 0;
+	}
 	s->head.record = PYPROF_RECORD_SAMPLE;
 	s->head.slice = 0;
 	s->head.cpu = bpf_get_smp_processor_id();
@@ -519,10 +271,12 @@ int sample(struct bpf_perf_event_data *ctx)
 		s->unloaded = 0;
 	}
 	if (s->unloaded)
-		s->head.slice = send_slice(s);
+		s->head.slice = send_slice(&s->regs, s->head.cpu, &s->slices);
 	user_frames = s->head.user_frames;
-	if (user_frames > PYPROF_MAX_USER_FRAMES)
-		return 0; /* cannot be; the verifier wants to see it */
+	if (user_frames > PYPROF_MAX_USER_FRAMES) { /* cannot be; the verifier wants to see it */
+		count(PYPROF_COUNTER_FAILED);
+		return 0;
+	}
 	user_bytes = user_frames * sizeof(struct pyprof_frame);
 
 	if (s->head.in_kernel) {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
 /* One step of the user stack walk, from a frame's registers to its caller's, and the search for the
- * rule to step by. Compiled for BPF by sampler.bpf.c and for the host by csrc/unwind_host.c; the
+ * rule to step by. Compiled for BPF by window.h and for the host by csrc/unwind_slice.h; the
  * includer defines unwind_read(dst, size, address, memory) for 8 or 16 bytes, which returns 0 or a
  * negative errno. */
 #ifndef PYPROF_UNWIND_H

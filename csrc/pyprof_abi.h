@@ -47,7 +47,8 @@ enum pyprof_end {
 	X(IDLE, "idle")                                                                            \
 	X(RING_FULL, "ring buffer full")                                                           \
 	X(SLICES, "stack copies")                                                                  \
-	X(SLICES_LOST, "stack copies without room")
+	X(SLICES_LOST, "stack copies without room")                                                \
+	X(FAILED, "sampler failed")
 
 enum pyprof_counter {
 #define X(name, text) PYPROF_COUNTER_##name,

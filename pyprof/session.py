@@ -382,6 +382,7 @@ class Session:
         counts = self.reader.counts()
         lost = {
             "ring buffer full": kernel["ring buffer full"],
+            "sampler failed": kernel["sampler failed"],
             "out of memory": counts["no_memory"],
             "malformed record": counts["malformed"],
         }

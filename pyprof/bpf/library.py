@@ -172,7 +172,7 @@ class BpfObject:
         self.close()
 
     def counters(self) -> dict[str, int]:
-        """The kernel side's counters, summed over all CPUs: taken, idle, ring buffer full."""
+        """The kernel side's counters, summed over all CPUs, by their texts in csrc/pyprof_abi.h."""
         totals = ffi.new("uint64_t[]", lib.PYPROF_COUNTER_COUNT)
         code = lib.pyprof_counters_read(self._counters_fd, totals)
         if code:

@@ -24,7 +24,7 @@ pytestmark = pytest.mark.bpf
 RING = 256 * 1024
 ROOT = Path(__file__).parents[2]
 ABI = ROOT / "csrc" / "pyprof_abi.h"
-SAMPLER = ROOT / "bpf" / "sampler.bpf.c"
+SOURCES = sorted((ROOT / "bpf").glob("*.[ch]"))
 
 
 @pytest.mark.parametrize("plain_loop", [False, True])
@@ -77,7 +77,9 @@ def test_closing_leaves_nothing_in_the_kernel() -> None:
     new_maps, new_programs = held("map") - maps, held("prog") - programs
     rows = shown("map")
     names = {rows[number]["name"] for number in new_maps}
-    declared = set(re.findall(r"^} (\w+) SEC\(\"\.maps\"\);$", SAMPLER.read_text(), re.MULTILINE))
+    text = "".join(source.read_text() for source in SOURCES)
+    declared = set(re.findall(r"^} (\w+) SEC\(\"\.maps\"\);$", text, re.MULTILINE))
+    assert len(declared) == 9
     assert declared <= names
     assert all("." in name for name in names - declared), "sections of constants and variables"
     assert len(new_programs) == 1
