@@ -16,7 +16,7 @@ from types import TracebackType
 from typing import Self
 
 from pyprof._native.aggregate import Aggregator
-from pyprof._native.arena import RowArena
+from pyprof._native.arena import SHORTAGES, RowArena
 from pyprof._native.drain import SampleReader
 from pyprof._native.processes import ProcessTable
 from pyprof._native.reclaim import Reclaimer
@@ -338,6 +338,10 @@ class Session:
             self._rows.install(now)
             for number in gone:
                 self._reclaimer.release(number)
+
+    def row_shortages(self) -> dict[str, tuple[int, int]]:
+        """(times that an executable gave way, times that none did), by map in which rows find room."""
+        return {name: (self._rows.evicted[name], self._rows.refused[name]) for name in SHORTAGES if name}
 
     def row_counts(self) -> dict[str, int]:
         """What became of making and placing unwind rows."""

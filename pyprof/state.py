@@ -5,7 +5,7 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from pyprof.bpf.library import CHUNK_BYTES, PAGE_ENTRIES
+from pyprof.bpf.library import CHUNK_BYTES, MAX_RULES, PAGE_ENTRIES
 
 if TYPE_CHECKING:
     from pyprof.session import Session
@@ -47,7 +47,8 @@ def held(session: "Session") -> dict[str, int]:
 def full_counts(session: "Session") -> dict[str, tuple[int, int]]:
     """(times that an owner of entries gave way, times that no room was found), by map of the kernel."""
     table = session.table.counts()
-    return {"exec_mappings": (table["evicted"], table["refused"] + session.full)}
+    rows = session.row_shortages()
+    return {"exec_mappings": (table["evicted"], table["refused"] + session.full)} | rows
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,16 +118,29 @@ def state_of(session: "Session") -> dict[str, object]:
                 "entries": audited.entries["pages"],
                 "capacity": PAGE_ENTRIES,
                 "bytes": bpf.map_bytes("pages"),
+                "evicted": full["pages"][0],
+                "refused": full["pages"][1],
             },
             "executables": {
                 "entries": audited.entries["executables"],
                 "capacity": PAGE_ENTRIES,
                 "bytes": bpf.map_bytes("executables"),
+                "evicted": full["executables"][0],
+                "refused": full["executables"][1],
             },
             "chunks": {
                 "entries": rows["chunks"],
                 "capacity": max(session.options.arena_bytes // CHUNK_BYTES, 1),
                 "bytes": rows["bytes"],
+                "evicted": full["chunks"][0],
+                "refused": full["chunks"][1],
+            },
+            "rules": {
+                "entries": rows["rules"],
+                "capacity": MAX_RULES,
+                "bytes": bpf.map_bytes("rules"),
+                "evicted": full["rules"][0],
+                "refused": full["rules"][1],
             },
         },
         "processes": {

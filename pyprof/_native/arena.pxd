@@ -6,6 +6,7 @@ from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t
 from pyprof._native.extents cimport Extents
 from pyprof._native.index cimport Index
 from pyprof._native.memory cimport List32
+from pyprof._native.rules cimport RuleTable, RuleUse, pyprof_rule
 
 
 cdef extern from "pyprof_abi.h" nogil:
@@ -14,18 +15,6 @@ cdef extern from "pyprof_abi.h" nogil:
         PYPROF_PAGE_PARTS
         PYPROF_CHUNK_BYTES
         PYPROF_MAX_CHUNKS
-        PYPROF_MAX_RULES
-        PYPROF_RULE_NONE
-        PYPROF_CFA_UNSUPPORTED
-
-    cdef struct pyprof_rule:
-        uint8_t cfa
-        uint8_t fp
-        uint8_t ra
-        uint8_t flags
-        int cfa_offset
-        int fp_offset
-        int other
 
     cdef struct pyprof_page_key:
         uint32_t executable
@@ -60,23 +49,35 @@ cdef struct Holder:  # an executable
     uint64_t page_capacity
     uint32_t page_count
     uint32_t samples  # that want its rows
+    RuleUse rules
     uint8_t state
+    bint untold  # it has no rows, and the kernel has no room to know it
 
 
-cdef struct Withdrawn:
+cdef enum ShortOf:  # what there was no room in: a map of the kernel
+    SHORT_OF_NOTHING = 0
+    SHORT_OF_CHUNKS = 1
+    SHORT_OF_PAGES = 2
+    SHORT_OF_EXECUTABLES = 3
+    SHORT_OF_RULES = 4
+
+
+cdef struct Withdrawn:  # a page
     uint64_t start
     uint64_t size
-    uint64_t flushed_at  # 0: its pages are not yet out of the kernel
+    uint64_t flushed_at  # 0: its entry is not yet out of the kernel
+
+
+cdef struct WithdrawnRules:  # of an executable
+    RuleUse use
+    uint64_t flushed_at
 
 
 cdef struct Arena:
     uint8_t *chunks[1024]
     uint32_t chunk_count
     Extents extents
-    pyprof_rule *rules
-    uint32_t rule_count
-    uint64_t seed  # of the hash of rules
-    Index rule_index
+    RuleTable rules
     PageRow *pages
     uint64_t page_capacity
     uint32_t page_count
@@ -89,6 +90,13 @@ cdef struct Arena:
     Withdrawn *withdrawn
     uint64_t withdrawn_capacity
     uint64_t withdrawn_count
+    WithdrawnRules *withdrawn_rules
+    uint64_t withdrawn_rules_capacity
+    uint64_t withdrawn_rules_count
+    uint32_t told  # executables of which the kernel knows their rows, or that they have none
+    uint32_t max_pages
+    uint32_t max_executables
+    uint32_t short_of  # why load() said False
     uint64_t rows
     uint64_t evictions
     uint64_t refused_rules
@@ -107,3 +115,5 @@ cdef class RowArena:
     cdef list page_deletes
     cdef list state_updates
     cdef list state_deletes
+    cdef void tell(self, uint32_t executable, Holder *holder)
+    cdef void untell(self, uint32_t executable, Holder *holder)

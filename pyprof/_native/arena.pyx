@@ -1,54 +1,54 @@
 # SPDX-License-Identifier: Apache-2.0
 """The arena of unwind rows.
 
-Rows lie in chunks that the kernel maps for both sides. An executable's rows are cut at every 64 KiB of its
-file; each such page is one piece of a chunk (layout: struct pyprof_page). Each page begins with a row
-for its first byte, so that a search never leaves it.
+Rows lie in chunks that the kernel maps for both sides, in pages (pages.pyx). Each executable with rows is a
+holder: of its pages, and of the rules that they name (rules.pyx). Where the kernel has no room for one more,
+load() says of what, and the caller has `oldest()` give way.
 
 Order of publication: rows first, then the page's entry in the kernel. Of withdrawal: the entry first,
-and the piece is given out again only after a delay, since a program may still be reading it.
+and the piece, and the numbers of the rules, are given out again only after a delay, since a program may still
+be reading them.
 """
 
 import secrets
 
 from cpython.bytes cimport PyBytes_FromStringAndSize
-from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
-from libc.stdlib cimport calloc, free
-from libc.string cimport memcmp, memcpy, memset
+from libc.stdint cimport uint8_t, uint32_t, uint64_t
+from libc.stdlib cimport free
+from libc.string cimport memset
 
-from pyprof._native.extents cimport extents_deinit, extents_give, extents_init, extents_take
-from pyprof._native.hashing cimport pyprof_hash_bytes, pyprof_hash_two
-from pyprof._native.index cimport (
-    index_add,
-    index_deinit,
-    index_init,
-    index_remove,
-    index_reserve,
-    slot_id,
-)
+from pyprof._native.extents cimport extents_deinit, extents_give, extents_init
+from pyprof._native.index cimport index_deinit, index_init, slot_id
 from pyprof._native.memory cimport grow, list_push
+from pyprof._native.pages cimport (
+    Builder,
+    builder_add,
+    builder_deinit,
+    builder_finish,
+    builder_init,
+    page_remove,
+    page_slot,
+)
+from pyprof._native.rules cimport (
+    PYPROF_MAX_RULES,
+    PYPROF_RULE_NONE,
+    pyprof_rule,
+    rules_alone,
+    rules_deinit,
+    rules_give,
+    rules_init,
+    rules_take,
+    rules_used,
+)
 
 cdef extern from "unwind_slice.h" nogil:
     uint32_t unwind_rule_number(const pyprof_page *page, const uint8_t *chunk, uint32_t offset)
 
-cdef uint32_t MAX_PAGES = 65000  # a little under what the kernel side map of pages holds
-cdef uint32_t MAX_FILE_PAGES = 16384  # 1 GiB of code: no file may take all that the host has
-cdef uint64_t ALIGN = 64  # a cache line
-cdef uint64_t MAX_OFFSET = <uint64_t>1 << 47
+cdef uint32_t MAX_ENTRIES = 65000  # a little under what the kernel's maps of pages and executables hold
 cdef uint32_t PAGE_BYTES = 1 << PYPROF_PAGE_BITS
-cdef uint32_t RULE_UNSUPPORTED = 1  # what stands for a rule that the full table has no room for
 
-
-cdef uint32_t page_slot(const Arena *arena, uint32_t executable, uint32_t page) noexcept nogil:
-    cdef uint32_t tag = <uint32_t>(pyprof_hash_two((<uint64_t>executable << 32) | page, 0, 0) >> 32)
-    cdef uint32_t at = tag & arena.page_index.mask
-    cdef const PageRow *row
-    while arena.page_index.slots[at]:
-        row = &arena.pages[slot_id(arena.page_index.slots[at])]
-        if row.key.executable == executable and row.key.page == page:
-            break
-        at = (at + 1) & arena.page_index.mask
-    return at
+SHORTAGES = ("", "chunks", "pages", "executables", "rules")
+"""Names of the maps in which there may be no room, by enum ShortOf."""
 
 
 cdef const pyprof_rule *arena_rule(Arena *arena, uint32_t executable, uint64_t offset) noexcept nogil:
@@ -59,9 +59,9 @@ cdef const pyprof_rule *arena_rule(Arena *arena, uint32_t executable, uint64_t o
         return NULL
     at = page_slot(arena, executable, <uint32_t>(offset >> PYPROF_PAGE_BITS))
     if arena.page_index.slots[at] == 0:
-        return &arena.rules[PYPROF_RULE_NONE]
+        return &arena.rules.rules[PYPROF_RULE_NONE]
     row = &arena.pages[slot_id(arena.page_index.slots[at])]
-    return &arena.rules[
+    return &arena.rules.rules[
         unwind_rule_number(&row.page, arena.chunks[row.page.chunk], <uint32_t>(offset & (PAGE_BYTES - 1)))
     ]
 
@@ -98,182 +98,6 @@ cdef void arena_use(Arena *arena, uint32_t executable, uint64_t time) noexcept n
         arena.holders[executable].last_used = time
 
 
-cdef uint32_t rule_number(Arena *arena, const pyprof_rule *rule) noexcept nogil:
-    """Number of a rule in the table of the host."""
-    cdef uint32_t tag = <uint32_t>(pyprof_hash_bytes(rule, sizeof(pyprof_rule), arena.seed) >> 32)
-    cdef uint32_t at = tag & arena.rule_index.mask
-    while arena.rule_index.slots[at]:
-        if memcmp(&arena.rules[slot_id(arena.rule_index.slots[at])], rule, sizeof(pyprof_rule)) == 0:
-            return slot_id(arena.rule_index.slots[at])
-        at = (at + 1) & arena.rule_index.mask
-    if arena.rule_count >= PYPROF_MAX_RULES or index_reserve(&arena.rule_index) < 0:
-        arena.refused_rules += 1
-        return RULE_UNSUPPORTED
-    arena.rules[arena.rule_count] = rule[0]
-    index_add(&arena.rule_index, tag, arena.rule_count)
-    arena.rule_count += 1
-    return arena.rule_count - 1
-
-
-cdef struct PageRows:  # the rows of a page in the making
-    uint32_t count
-    uint16_t *offsets
-    uint16_t *numbers
-
-
-cdef bint place_page(
-    Arena *arena, Holder *holder, uint32_t executable, uint32_t page, PageRows *rows
-) noexcept nogil:
-    """Copies a page's rows into the arena; False where there is no room."""
-    cdef uint64_t size = (<uint64_t>rows.count * 4 + ALIGN - 1) & ~(ALIGN - 1)
-    cdef int64_t start = extents_take(&arena.extents, size)
-    cdef uint32_t number, part, row
-    cdef uint8_t *chunk
-    cdef PageRow *made
-    if start < 0:
-        return False
-    if arena.page_index.used >= MAX_PAGES or index_reserve(&arena.page_index) < 0 or grow(
-        <void **>&holder.pages, &holder.page_capacity, <uint64_t>holder.page_count + 1, sizeof(uint32_t)
-    ) < 0:
-        extents_give(&arena.extents, <uint64_t>start, size)
-        return False
-    if arena.free_pages.count:
-        number = arena.free_pages.items[arena.free_pages.count - 1]
-    elif (
-        grow(<void **>&arena.pages, &arena.page_capacity, <uint64_t>arena.page_count + 1, sizeof(PageRow)) < 0
-        or grow(
-            <void **>&arena.free_pages.items, &arena.free_pages.capacity,
-            <uint64_t>arena.page_count + 1, sizeof(uint32_t),
-        ) < 0
-    ):
-        extents_give(&arena.extents, <uint64_t>start, size)
-        return False
-    else:
-        number = arena.page_count
-    made = &arena.pages[number]
-    memset(made, 0, sizeof(PageRow))
-    made.key.executable = executable
-    made.key.page = page
-    made.start = <uint64_t>start
-    made.size = size
-    made.page.chunk = <uint16_t>(<uint64_t>start // PYPROF_CHUNK_BYTES)
-    made.page.at = <uint32_t>(<uint64_t>start % PYPROF_CHUNK_BYTES)
-    made.page.last = <uint16_t>(rows.count - 1)
-    row = 0
-    for part in range(<uint32_t>PYPROF_PAGE_PARTS):
-        while row + 1 < rows.count and rows.offsets[row + 1] <= part << 12:
-            row += 1
-        made.page.starts[part] = <uint16_t>row
-    chunk = arena.chunks[made.page.chunk] + made.page.at
-    memcpy(chunk, rows.offsets, rows.count * 2)
-    memcpy(chunk + rows.count * 2, rows.numbers, rows.count * 2)
-    if arena.free_pages.count:
-        arena.free_pages.count -= 1
-    else:
-        arena.page_count += 1
-    index_add(
-        &arena.page_index,
-        <uint32_t>(pyprof_hash_two((<uint64_t>executable << 32) | page, 0, 0) >> 32),
-        number,
-    )
-    holder.pages[holder.page_count] = number
-    holder.page_count += 1
-    holder.rows += rows.count
-    holder.bytes += size
-    arena.rows += rows.count
-    return True
-
-
-cdef struct Builder:
-    PageRows rows
-    Arena *arena
-    Holder *holder
-    uint32_t executable
-    int64_t page  # -1 before the first
-    uint64_t last  # file offset of the last row
-    uint64_t covered  # end of the last segment in the file
-    uint16_t carried  # number of the rule that holds
-
-
-cdef bint flush_page(Builder *b) noexcept nogil:
-    if b.page >= 0 and b.rows.count and b.holder.page_count < MAX_FILE_PAGES and not (
-        b.rows.count == 1 and b.rows.numbers[0] == PYPROF_RULE_NONE
-    ) and not place_page(b.arena, b.holder, b.executable, <uint32_t>b.page, &b.rows):
-        return False
-    b.rows.count = 0
-    return True
-
-
-cdef void put_row(Builder *b, uint32_t offset, uint16_t number) noexcept nogil:
-    cdef PageRows *rows = &b.rows
-    if rows.count and rows.offsets[rows.count - 1] == offset:
-        rows.numbers[rows.count - 1] = number
-    elif rows.count == 0 or rows.numbers[rows.count - 1] != number:
-        rows.offsets[rows.count] = <uint16_t>offset
-        rows.numbers[rows.count] = number
-        rows.count += 1
-
-
-cdef bint emit(Builder *b, uint64_t offset, uint16_t number) noexcept nogil:
-    """Adds a row at a file offset; False where there is no room."""
-    cdef int64_t page = <int64_t>(offset >> PYPROF_PAGE_BITS)
-    if offset < b.last:
-        return True  # not in order: rows of a page must be
-    b.last = offset
-    while b.page < page:
-        if b.page >= 0:
-            if not flush_page(b):
-                return False
-            b.page += 1
-            # A rule that holds for long has a row in each page.
-            if b.carried == PYPROF_RULE_NONE or b.holder.page_count >= MAX_FILE_PAGES:
-                b.page = page
-        else:
-            b.page = page
-        put_row(b, 0, b.carried)
-    put_row(b, <uint32_t>(offset & (PAGE_BYTES - 1)), number)
-    b.carried = number
-    return True
-
-
-cdef bint build(
-    Builder *b, const uint64_t *addresses, const uint32_t *numbers, uint64_t count,
-    const uint16_t *translation, uint64_t offset, uint64_t size, uint64_t vaddr,
-) noexcept nogil:
-    """Places the rows of one segment; False where there is no room."""
-    cdef uint64_t low = 0, high = count, middle, taken
-    size = min(size, MAX_OFFSET - offset)
-    if offset < b.covered:  # segments that overlap in the file: the first one holds
-        taken = b.covered - offset
-        if taken >= size:
-            return True
-        offset, size, vaddr = offset + taken, size - taken, vaddr + taken
-    b.covered = offset + size
-    while low < high:
-        middle = (low + high) // 2
-        if addresses[middle] <= vaddr:
-            low = middle + 1
-        else:
-            high = middle
-    if not emit(b, offset, translation[numbers[low - 1]] if low else <uint16_t>PYPROF_RULE_NONE):
-        return False
-    while low < count and addresses[low] - vaddr < size:
-        if not emit(b, offset + (addresses[low] - vaddr), translation[numbers[low]]):
-            return False
-        low += 1
-    return emit(b, offset + size, PYPROF_RULE_NONE)
-
-
-cdef void remove_page(Arena *arena, uint32_t number) noexcept nogil:
-    """Forgets a page; its piece of the arena is the caller's to free."""
-    cdef PageRow *row = &arena.pages[number]
-    index_remove(&arena.page_index, page_slot(arena, row.key.executable, row.key.page))
-    arena.rows -= row.page.last + 1
-    row.key.executable = 0
-    arena.free_pages.items[arena.free_pages.count] = number
-    arena.free_pages.count += 1
-
-
 cdef uint32_t highest(const uint32_t *numbers, uint64_t count) noexcept nogil:
     cdef uint32_t found = 0
     cdef uint64_t i
@@ -295,36 +119,39 @@ cdef class RowArena:
     Writing to the kernel's maps is the caller's: what is pending, in the order of `pending()`.
     """
 
-    def __cinit__(self, rules):
-        """rules: writable memory of the kernel's rule table, PYPROF_MAX_RULES rules."""
+    def __cinit__(self, rules, uint32_t max_pages=MAX_ENTRIES, uint32_t max_executables=MAX_ENTRIES):
+        """rules: writable memory of the kernel's rule table, PYPROF_MAX_RULES rules. max_pages, max_executables:
+        entries that the kernel's maps have room for."""
         cdef uint8_t[::1] view = rules
-        cdef pyprof_rule unsupported
         memset(&self.arena, 0, sizeof(Arena))
-        self.arena.seed = secrets.randbits(64)  # rules are made by what is profiled
         extents_init(&self.arena.extents, PYPROF_CHUNK_BYTES)
+        self.arena.max_pages = max_pages
+        self.arena.max_executables = max_executables
         self.buffers = [memoryview(rules)]  # which keeps them from being unmapped
         self.page_updates, self.page_deletes, self.state_updates, self.state_deletes = [], [], [], []
         if <uint64_t>view.shape[0] < PYPROF_MAX_RULES * sizeof(pyprof_rule):
             raise ValueError("the rule table is too small")
-        if index_init(&self.arena.rule_index, 4096) < 0 or index_init(&self.arena.page_index, 1024) < 0:
+        # The hash has a secret seed, for rules are made by what is profiled.
+        if index_init(&self.arena.page_index, 1024) < 0 or rules_init(
+            &self.arena.rules, <pyprof_rule *>&view[0], secrets.randbits(64)
+        ) < 0:
             raise MemoryError
-        self.arena.rules = <pyprof_rule *>&view[0]
-        memset(&unsupported, 0, sizeof(unsupported))
-        rule_number(&self.arena, &unsupported)  # all zeros: PYPROF_RULE_NONE, number 0
-        unsupported.cfa = PYPROF_CFA_UNSUPPORTED
-        rule_number(&self.arena, &unsupported)
 
     def __dealloc__(self):
-        cdef uint32_t i
+        cdef uint64_t i
         for i in range(self.arena.holder_count):
             free(self.arena.holders[i].pages)
+            free(self.arena.holders[i].rules.numbers)
+        for i in range(self.arena.withdrawn_rules_count):
+            free(self.arena.withdrawn_rules[i].use.numbers)
         free(self.arena.holders)
         free(self.arena.pages)
         free(self.arena.free_pages.items)
         free(self.arena.wanted.items)
         free(self.arena.withdrawn)
+        free(self.arena.withdrawn_rules)
         extents_deinit(&self.arena.extents)
-        index_deinit(&self.arena.rule_index)
+        rules_deinit(&self.arena.rules)
         index_deinit(&self.arena.page_index)
 
     def add_chunk(self, chunk):
@@ -353,7 +180,8 @@ cdef class RowArena:
         return sorted(numbers, key=lambda number: -self.arena.holders[<uint32_t>number].samples)
 
     def load(self, uint32_t executable, const uint64_t[::1] addresses not None,
-             const uint32_t[::1] numbers not None, const uint8_t[::1] rules not None, segments, uint64_t now):
+             const uint32_t[::1] numbers not None, const uint8_t[::1] rules not None, segments, uint64_t now,
+             bint partial=False):
         """Places rows and queues their publication.
 
         Args:
@@ -363,16 +191,18 @@ cdef class RowArena:
             rules: the rules, as bytes.
             segments: (file offset, size, ELF address) of the executable segments.
             now: CLOCK_MONOTONIC, ns.
+            partial: where the table of rules is full, have UNSUPPORTED stand for what finds no room.
 
         Returns:
-            False where the arena has no room: nothing is changed then.
+            False where there is no room, and `short_of` says in what: nothing is changed then.
         """
         cdef Holder *holder = holder_of(&self.arena, executable)
         cdef Builder b
         cdef uint64_t count = <uint64_t>addresses.shape[0], offset, size, vaddr, i
         cdef uint64_t rule_count = <uint64_t>rules.shape[0] // sizeof(pyprof_rule)
-        cdef uint16_t *translation
+        cdef int taken
         cdef bint fits = True
+        self.arena.short_of = SHORT_OF_NOTHING
         if holder == NULL:
             raise MemoryError
         if numbers.shape[0] != addresses.shape[0]:
@@ -381,62 +211,87 @@ cdef class RowArena:
             raise ValueError("a row has no rule")
         if holder.state == LOADED:
             return True
+        if (holder.state != NO_ROWS or holder.untold) and self.arena.told >= self.arena.max_executables:
+            self.arena.short_of = SHORT_OF_EXECUTABLES
+            return False
         # Whatever is no such triple is found before anything is placed.
         parts = []
         for offset, size, vaddr in segments:
             parts.append((offset, size, vaddr))
         parts.sort()
-        b.arena = &self.arena
-        b.holder = holder
-        b.executable = executable
-        b.page = -1
-        b.last = 0
-        b.covered = 0
-        b.carried = PYPROF_RULE_NONE
-        b.rows.count = 0
-        b.rows.offsets = <uint16_t *>calloc(PAGE_BYTES, 2)
-        b.rows.numbers = <uint16_t *>calloc(PAGE_BYTES, 2)
-        translation = <uint16_t *>calloc(rule_count + 1, 2)
+        taken = rules_take(
+            &self.arena.rules, <const pyprof_rule *>&rules[0] if rule_count else NULL, rule_count, partial,
+            &holder.rules, &self.arena.refused_rules,
+        )
+        if taken == -2:
+            self.arena.short_of = SHORT_OF_RULES
+            return False
+        if taken < 0:
+            raise MemoryError
         try:
-            if b.rows.offsets == NULL or b.rows.numbers == NULL or translation == NULL:
+            if builder_init(&b, &self.arena, holder, executable) < 0:
+                rules_give(&self.arena.rules, &holder.rules)
                 raise MemoryError
-            for i in range(rule_count):
-                translation[i] = <uint16_t>rule_number(
-                    &self.arena, <const pyprof_rule *>&rules[i * sizeof(pyprof_rule)]
-                )
             for offset, size, vaddr in parts:
-                if fits and count and size and offset < MAX_OFFSET:
+                if fits and count and size:
                     with nogil:
-                        fits = build(&b, &addresses[0], &numbers[0], count, translation, offset, size, vaddr)
-            fits = fits and flush_page(&b)
+                        fits = builder_add(
+                            &b, &addresses[0], &numbers[0], count, holder.rules.numbers, offset, size, vaddr
+                        )
+            fits = fits and builder_finish(&b)
         finally:
-            free(b.rows.offsets)
-            free(b.rows.numbers)
-            free(translation)
+            builder_deinit(&b)
         if not fits:
             for i in range(holder.page_count):
                 extents_give(
                     &self.arena.extents,
                     self.arena.pages[holder.pages[i]].start, self.arena.pages[holder.pages[i]].size,
                 )
-                remove_page(&self.arena, holder.pages[i])
+                page_remove(&self.arena, holder.pages[i])
             empty(holder)
+            # The kernel was told of no page that names them.
+            rules_give(&self.arena.rules, &holder.rules)
             return False
+        self.tell(executable, holder)
         holder.state = LOADED
         holder.last_used = now
         for i in range(holder.page_count):
             self.page_updates.append(holder.pages[i])
-        self.state_updates.append(executable)
         return True
 
+    cdef void tell(self, uint32_t executable, Holder *holder):
+        """Queues that the kernel is to know an executable."""
+        if holder.state < LOADED or holder.untold:
+            self.arena.told += 1
+        holder.untold = False
+        self.state_updates.append(executable)
+
+    cdef void untell(self, uint32_t executable, Holder *holder):
+        """Queues that the kernel is to know an executable no more."""
+        self.state_updates = [number for number in self.state_updates if number != executable]
+        if not holder.untold:
+            self.arena.told -= 1
+            self.state_deletes.append(executable)
+        holder.untold = False
+
     def load_none(self, uint32_t executable):
-        """Says that an executable has no rows: from now on frame pointers have to do for it."""
+        """Says that an executable has no rows: from now on frame pointers have to do for it.
+
+        Returns:
+            False where the kernel has no room to know that: it goes on to ask user space.
+        """
         cdef Holder *holder = holder_of(&self.arena, executable)
         if holder == NULL:
             raise MemoryError
         self.evict(executable)
+        if holder.state == NO_ROWS and not holder.untold:
+            return True
+        if self.arena.told >= self.arena.max_executables:
+            holder.untold = True
+        else:
+            self.tell(executable, holder)
         holder.state = NO_ROWS
-        self.state_updates.append(executable)
+        return not holder.untold
 
     def evict(self, uint32_t executable):
         """Withdraws the rows of an executable; sampled again, they are wanted again. Bytes that get free."""
@@ -450,8 +305,15 @@ cdef class RowArena:
         if grow(
             <void **>&self.arena.withdrawn, &self.arena.withdrawn_capacity,
             self.arena.withdrawn_count + holder.page_count, sizeof(Withdrawn),
+        ) < 0 or grow(
+            <void **>&self.arena.withdrawn_rules, &self.arena.withdrawn_rules_capacity,
+            self.arena.withdrawn_rules_count + 1, sizeof(WithdrawnRules),
         ) < 0:
             raise MemoryError
+        self.arena.withdrawn_rules[self.arena.withdrawn_rules_count].use = holder.rules
+        self.arena.withdrawn_rules[self.arena.withdrawn_rules_count].flushed_at = 0
+        self.arena.withdrawn_rules_count += 1
+        memset(&holder.rules, 0, sizeof(holder.rules))
         gone = set()
         for i in range(holder.page_count):
             row = &self.arena.pages[holder.pages[i]]
@@ -461,10 +323,9 @@ cdef class RowArena:
             self.arena.withdrawn[self.arena.withdrawn_count].size = row.size
             self.arena.withdrawn[self.arena.withdrawn_count].flushed_at = 0
             self.arena.withdrawn_count += 1
-            remove_page(&self.arena, holder.pages[i])
+            page_remove(&self.arena, holder.pages[i])
         self.page_updates = [number for number in self.page_updates if number not in gone]
-        self.state_updates = [number for number in self.state_updates if number != executable]
-        self.state_deletes.append(executable)
+        self.untell(executable, holder)
         empty(holder)
         holder.state = NOT_LOADED
         self.arena.evictions += 1
@@ -475,8 +336,7 @@ cdef class RowArena:
         cdef Holder *holder = holder_of(&self.arena, executable)
         if holder != NULL and holder.state == NO_ROWS:
             holder.state = NOT_LOADED
-            self.state_updates = [number for number in self.state_updates if number != executable]
-            self.state_deletes.append(executable)
+            self.untell(executable, holder)
 
     def drop(self, uint32_t executable):
         """Forgets an executable, whose number is to stand for another one. False while its rows are being made."""
@@ -504,17 +364,41 @@ cdef class RowArena:
     def settled(self):
         """Executables of which the kernel is to know that their rows are there, or that there are none."""
         cdef uint32_t i
-        return [i for i in range(self.arena.holder_count) if self.arena.holders[i].state >= LOADED]
+        return [
+            i
+            for i in range(self.arena.holder_count)
+            if self.arena.holders[i].state >= LOADED and not self.arena.holders[i].untold
+        ]
 
-    def oldest(self, uint64_t before):
-        """The loaded executable that was sampled longest ago, before a time; 0 where there is none."""
+    def oldest(self, uint64_t before, shortage="chunks"):
+        """The executable sampled longest ago, before a time, that makes room in a map if it gives way; 0 where there
+        is none. shortage: as short_of."""
         cdef uint32_t i, found = 0
+        cdef uint32_t kind = SHORTAGES.index(shortage)
+        cdef const Holder *holder
         for i in range(self.arena.holder_count):
-            if self.arena.holders[i].state == LOADED and self.arena.holders[i].page_count:
-                if self.arena.holders[i].last_used < before:
-                    before = self.arena.holders[i].last_used
-                    found = i
+            holder = &self.arena.holders[i]
+            if holder.state < LOADED or holder.last_used >= before:
+                continue
+            if kind == SHORT_OF_EXECUTABLES and holder.untold:
+                continue
+            if kind == SHORT_OF_RULES and not rules_alone(&self.arena.rules, &holder.rules):
+                continue
+            if kind <= SHORT_OF_PAGES and holder.page_count == 0:
+                continue
+            before = holder.last_used
+            found = i
         return found
+
+    @property
+    def short_of(self):
+        """Name of the map in which the last load() found no room, or ""."""
+        return SHORTAGES[self.arena.short_of]
+
+    @property
+    def withdrawn_rules(self):
+        """Executables that gave way and whose rules are not free yet."""
+        return self.arena.withdrawn_rules_count
 
     def pending(self):
         """What is to be written, and forgets it: (page keys to delete, executables to delete, page keys,
@@ -542,9 +426,12 @@ cdef class RowArena:
         for i in range(self.arena.withdrawn_count):
             if self.arena.withdrawn[i].flushed_at == 0:
                 self.arena.withdrawn[i].flushed_at = now
+        for i in range(self.arena.withdrawn_rules_count):
+            if self.arena.withdrawn_rules[i].flushed_at == 0:
+                self.arena.withdrawn_rules[i].flushed_at = now
 
     def reclaim(self, uint64_t before):
-        """Gives memory free whose entries were out of the kernel before a time; bytes freed."""
+        """Gives memory and rules free whose entries were out of the kernel before a time; bytes freed."""
         cdef uint64_t i, kept = 0, freed = 0
         for i in range(self.arena.withdrawn_count):
             if self.arena.withdrawn[i].flushed_at and self.arena.withdrawn[i].flushed_at < before:
@@ -554,6 +441,14 @@ cdef class RowArena:
                 self.arena.withdrawn[kept] = self.arena.withdrawn[i]
                 kept += 1
         self.arena.withdrawn_count = kept
+        kept = 0
+        for i in range(self.arena.withdrawn_rules_count):
+            if self.arena.withdrawn_rules[i].flushed_at and self.arena.withdrawn_rules[i].flushed_at < before:
+                rules_give(&self.arena.rules, &self.arena.withdrawn_rules[i].use)
+            else:
+                self.arena.withdrawn_rules[kept] = self.arena.withdrawn_rules[i]
+                kept += 1
+        self.arena.withdrawn_rules_count = kept
         return freed
 
     def rule(self, uint32_t executable, uint64_t offset):
@@ -583,7 +478,8 @@ cdef class RowArena:
             "executables": loaded,
             "pages": self.arena.page_index.used,
             "rows": self.arena.rows,
-            "rules": self.arena.rule_count,
+            "rules": rules_used(&self.arena.rules),
+            "told": self.arena.told,
             "evictions": self.arena.evictions,
             "refused_rules": self.arena.refused_rules,
         }

@@ -6,6 +6,7 @@ import mmap
 import os
 import re
 import struct
+import time
 from importlib import resources
 from pathlib import Path
 from types import TracebackType
@@ -25,7 +26,8 @@ CHUNK_BYTES = int(lib.PYPROF_CHUNK_BYTES)
 _MAPPING_KEY = struct.Struct("=I4s8s")  # struct pyprof_mapping_key
 _PAGE_KEY = struct.Struct("=II")  # struct pyprof_page_key
 _NUMBER = struct.Struct("=I")
-RULE_TABLE_BYTES = 16 * int(lib.PYPROF_MAX_RULES)
+MAX_RULES = int(lib.PYPROF_MAX_RULES)
+RULE_TABLE_BYTES = 16 * MAX_RULES
 
 # kernel/bpf/verifier.c: the first two until Linux 6.11, the third from there on.
 UNKNOWN_HELPER = re.compile(r"(?:invalid func|unknown func|cannot use helper) (\w+)#([0-9]+)")
@@ -230,7 +232,8 @@ class BpfObject:
             self._update("executables", loaded, 4, len(loaded) // 4 * b"\1\0\0\0", 4)
         if deletes or gone or keys or loaded:
             lib.pyprof_bpf_changed(self._bpf)
-        arena.flushed(now)
+        # Reading may go on until now, whenever this began.
+        arena.flushed(max(now, time.monotonic_ns()))
         return len(keys) // 8 - pages
 
     def write_mappings(self, trie: MappingTrie, now: int) -> list[int]:

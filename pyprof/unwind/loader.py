@@ -5,7 +5,7 @@ import os
 import select
 import threading
 import time
-from collections import deque
+from collections import Counter, deque
 from contextlib import suppress
 from dataclasses import dataclass
 from queue import SimpleQueue
@@ -57,6 +57,8 @@ class RowLoader:
         fd: readable when rows are ready for `install`.
         failed: executables whose rows could not be made.
         no_room: times that an executable found no room in the arena.
+        evicted: times that an executable gave way, by the map that was full: one of SHORTAGES.
+        refused: times that nobody gave way to one.
         cache: rows on disk, with its counters.
     """
 
@@ -83,6 +85,8 @@ class RowLoader:
         self.fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self.failed = 0
         self.no_room = 0
+        self.evicted: Counter[str] = Counter()
+        self.refused: Counter[str] = Counter()
         self.cache = cache if cache is not None else RowCache.of_environment()
 
     @property
@@ -92,13 +96,14 @@ class RowLoader:
 
     def request(self) -> None:
         """Starts on what samples have asked for, most wanted first."""
+        now = time.monotonic_ns()
         for number in self._arena.wanted():
             file = self._files.get(number)
             was_open = file is not None and file.fd >= 0
             elf = self._files.elf(number) if file is not None else None
             if file is None or elf is None or file.identity is None:
                 self.failed += file is not None and bool(file.problem)
-                self._give_up(number)
+                self._give_up(number, now)
                 continue
             segments = [
                 (segment.offset, segment.filesz, segment.vaddr)
@@ -145,7 +150,7 @@ class RowLoader:
                 job.opened.close()
             if job.rows is None:
                 self.failed += bool(job.problem)
-                self._arena.load_none(job.number)
+                self._give_up(job.number, now)
             else:
                 self._waiting.append(job)
         for _ in range(len(self._waiting)):
@@ -173,9 +178,24 @@ class RowLoader:
         if rows is None:
             return True
         if len(rows) * ROW_BYTES > self._cap_chunks * CHUNK_BYTES:
-            self._refuse(job, now)  # though all others went
+            self._refuse(job, now, "chunks")  # though all others went
             return True
-        while not self._arena.load(job.number, rows.addresses, rows.numbers, rows.rules, job.segments, now):
+        partial = False
+        while not self._arena.load(
+            job.number, rows.addresses, rows.numbers, rows.rules, job.segments, now, partial
+        ):
+            short = self._arena.short_of
+            if short != "chunks":
+                if short == "rules" and self._arena.withdrawn_rules:
+                    return False
+                if self._give_way(short, now):
+                    continue
+                if short == "rules":
+                    partial = True
+                    self.refused["rules"] += 1
+                    continue
+                self._refuse(job, now, short)
+                return True
             counts = self._arena.counts()
             if counts["chunks"] < self._cap_chunks:
                 try:
@@ -188,13 +208,15 @@ class RowLoader:
                 return False
             # Where what is free lies in pieces, one more goes the next time.
             if not self._evict(max(len(rows) * ROW_BYTES - counts["free_bytes"], 1), now):
-                self._refuse(job, now)
+                self._refuse(job, now, "chunks")
                 return True
         return True
 
-    def _refuse(self, job: Job, now: int) -> None:
+    def _refuse(self, job: Job, now: int, shortage: str) -> None:
         self.no_room += 1
-        self._give_up(job.number)
+        if shortage != "executables":  # which _give_up counts
+            self.refused[shortage] += 1
+        self._give_up(job.number, now)
         self._retry_at[job.number] = now + RETRY
 
     def _evict(self, wanted: int, now: int) -> bool:
@@ -205,10 +227,25 @@ class RowLoader:
             if not number:
                 break
             freed += self._arena.evict(number)
+            self.evicted["chunks"] += 1
         return freed > 0
 
-    def _give_up(self, number: int) -> None:
-        self._arena.load_none(number)
+    def _give_way(self, shortage: str, now: int) -> bool:
+        """Has the executable sampled longest ago make room in a map; False where there is none to do so."""
+        number = self._arena.oldest(now - UNUSED, shortage)
+        if not number:
+            return False
+        self._arena.evict(number)
+        self._arena.forget(number)  # where it had no rows
+        self.evicted[shortage] += 1
+        return True
+
+    def _give_up(self, number: int, now: int) -> None:
+        """Has the kernel know, if it has room to, that frame pointers have to do for an executable."""
+        while not self._arena.load_none(number):
+            if not self._give_way("executables", now):
+                self.refused["executables"] += 1
+                break
 
     def finish(self, seconds: float) -> None:
         """Waits for what is under way, at most so long."""

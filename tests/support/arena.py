@@ -28,9 +28,15 @@ def number_rule(number: int) -> bytes:
 class Holder:
     """An arena with chunks of ordinary memory, and what the kernel would have been told."""
 
-    def __init__(self, chunks: int = 1, kind: type[RowArena] = RowArena) -> None:
+    def __init__(
+        self,
+        chunks: int = 1,
+        kind: type[RowArena] = RowArena,
+        max_pages: int = 65_000,
+        max_executables: int = 65_000,
+    ) -> None:
         self.rules = bytearray(RULE_BYTES * MAX_RULES)
-        self.arena = kind(self.rules)
+        self.arena = kind(self.rules, max_pages, max_executables)
         self.chunks: list[bytearray] = []
         for _ in range(chunks):
             self.add_chunk()
@@ -61,6 +67,7 @@ class Holder:
         *,
         rules: Iterable[bytes] | None = None,
         now: int = 1,
+        partial: bool = False,
     ) -> bool:
         """Places rows; the rules are those of number_rule unless others are given."""
         if rules is None:
@@ -72,6 +79,7 @@ class Holder:
             b"".join(rules),
             segments,
             now,
+            partial,
         )
 
     def flush(self, now: int = 1) -> None:

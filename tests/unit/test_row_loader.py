@@ -21,7 +21,7 @@ from pyprof.unwind import loader as module
 from pyprof.unwind.cache import RowCache
 from pyprof.unwind.loader import DELAY, RETRY, RowLoader
 from pyprof.unwind.row_entry import Rows
-from tests.support.arena import CHUNK, LOADED, NO_ROWS, NOT_LOADED, Holder
+from tests.support.arena import CHUNK, LOADED, MAX_RULES, NO_ROWS, NOT_LOADED, Holder, number_rule
 from tests.support.compile import compile_source
 from tests.support.elfwriter import PT_LOAD, Segment, build_elf
 from tests.support.unwind_files import file_rows
@@ -63,8 +63,10 @@ class Gate(RowCache):
 class Scene:
     """A loader with all that it works on."""
 
-    def __init__(self, cap_chunks: int, keep_open: int) -> None:
-        self.holder = Holder(0, Asked)
+    def __init__(
+        self, cap_chunks: int, keep_open: int, *, max_pages: int = 65_000, max_executables: int = 65_000
+    ) -> None:
+        self.holder = Holder(0, Asked, max_pages, max_executables)
         self.arena = cast(Asked, self.holder.arena)
         self.arena.asked = []
         self.files = MappedFiles(keep_open)
@@ -193,6 +195,58 @@ def test_what_can_never_fit_drives_nothing_out(scene: Scene, folder: Path) -> No
     assert scene.arena.state(2) == LOADED
     assert scene.loader.no_room == 1
     assert scene.arena.counts()["evictions"] == 0
+
+
+def test_a_full_map_of_pages_gives_up_what_was_not_sampled_for_longest(folder: Path) -> None:
+    scene = Scene(2, 512, max_pages=15)
+    try:
+        assert scene.made(2, folder / "a", 3 * SECOND) == LOADED
+        assert 8 < len(scene.holder.pages) < 15
+        # Entries, other than memory, can be written again at once.
+        assert scene.made(3, folder / "b", 10 * SECOND) == LOADED
+        assert scene.arena.state(2) == NOT_LOADED
+        assert {executable for executable, _ in scene.holder.pages} == {3}
+        assert scene.made(4, folder / "c", 10 * SECOND + 1) == NO_ROWS
+        assert (scene.loader.evicted, scene.loader.refused) == ({"pages": 1}, {"pages": 1})
+        assert scene.arena.counts()["chunks"] == 2, "no chunk was made for want of pages"
+    finally:
+        scene.close()
+
+
+def test_a_full_map_of_executables_gives_up_what_was_not_sampled_for_longest(folder: Path) -> None:
+    scene = Scene(2, 512, max_executables=2)
+    scene.gate.open.set()
+    try:
+        assert scene.made(2, folder / "small", 3 * SECOND) == LOADED
+        assert scene.made(3, folder / "text", 4 * SECOND) == NO_ROWS
+        assert scene.made(4, folder / "held2", 10 * SECOND) == LOADED
+        assert [scene.arena.state(number) for number in (2, 3)] == [LOADED, NOT_LOADED]
+        assert scene.holder.loaded == {2, 4}
+        assert scene.made(5, folder / "held", 10 * SECOND) == LOADED
+        assert scene.holder.loaded == {4, 5}
+        assert scene.loader.evicted == {"executables": 2}
+        assert scene.made(6, folder / "other", 10 * SECOND) == NO_ROWS
+        assert scene.holder.loaded == {4, 5}
+        assert scene.loader.refused == {"executables": 1}
+    finally:
+        scene.close()
+
+
+def test_rules_of_what_was_not_sampled_give_way_and_else_stay_unsupported(scene: Scene, folder: Path) -> None:
+    scene.holder.add_chunk()
+    for number in range(100, 108):  # which take all the numbers there are
+        rules = [number_rule(10_000 * number + i) for i in range(4096)]
+        assert scene.holder.load(number, [(0, 0)], [(0, 64, 0)], rules=rules, now=SECOND, partial=True)
+    assert scene.arena.counts()["rules"] == MAX_RULES
+    refused = scene.arena.counts()["refused_rules"]
+    now = 10 * SECOND
+    assert scene.made(2, folder / "small", now) == NOT_LOADED
+    assert scene.loader.busy
+    assert scene.loader.evicted == {"rules": 1}
+    scene.loader.install(now + DELAY + 1)
+    assert scene.arena.state(2) == LOADED
+    assert scene.arena.counts()["refused_rules"] == refused
+    assert scene.loader.refused == {}
 
 
 def test_a_small_file_need_not_wait_for_what_needs_more_room(scene: Scene, folder: Path) -> None:
