@@ -196,6 +196,10 @@ static inline int unwind_by_rule(struct unwind_regs *regs, const struct pyprof_r
 		cfa = regs->sp + (__u64)rule->cfa_offset;
 		break;
 	case PYPROF_CFA_FP:
+		if ((rule->flags & PYPROF_RULE_SWITCH) && regs->fp == 0) {
+			*end = PYPROF_END_COMPLETE;
+			return 0;
+		}
 		cfa = regs->fp + (__u64)rule->cfa_offset;
 		break;
 	case PYPROF_CFA_PLT:
@@ -235,8 +239,8 @@ static inline int unwind_by_rule(struct unwind_regs *regs, const struct pyprof_r
 		return 0;
 	}
 	/* Equal where a function has popped its return address (vfork). A jump may lead to another
-	 * stack, and is possible in the innermost frame only. */
-	if (cfa < regs->sp && rule->cfa != PYPROF_CFA_JUMP) {
+	 * stack, and is possible in the innermost frame only; a rule may say that it does. */
+	if (cfa < regs->sp && rule->cfa != PYPROF_CFA_JUMP && !(rule->flags & PYPROF_RULE_SWITCH)) {
 		*end = PYPROF_END_STACK_ORDER;
 		return 0;
 	}

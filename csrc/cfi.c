@@ -241,7 +241,7 @@ static int make_rows(struct build *build)
 	return error ? error : make_rows_of(build, rows);
 }
 
-static void count_unsupported(struct pyprof_cfi *out)
+void cfi_count_unsupported(struct pyprof_cfi *out)
 {
 	for (size_t i = 0; i < out->row_count; i++) {
 		const struct pyprof_rule *rule = &out->rules[out->numbers[i]];
@@ -277,7 +277,7 @@ int pyprof_cfi_build(const struct pyprof_cfi_input *in, struct pyprof_cfi *ret)
 	if (error)
 		return error;
 	ret->fde_count = build.fde_count;
-	count_unsupported(ret);
+	cfi_count_unsupported(ret);
 	cfi_rows_shrink(ret);
 	return 0;
 }

@@ -179,5 +179,11 @@ int cfi_put_row(struct cfi_rows *rows, uint64_t address, const struct pyprof_rul
 int cfi_put_none(struct cfi_rows *rows);
 /* Gives back what doubling left over. */
 void cfi_rows_shrink(struct pyprof_cfi *out);
+/* Counts the rows that have no rule, or none for the frame pointer, by reason. */
+void cfi_count_unsupported(struct pyprof_cfi *out);
+/* Rows of `upper`, and where it has none, those of `lower`, which may be NULL. 0, -ENOMEM or
+ * -E2BIG; ret is to be deinitialised in any case. */
+int cfi_overlay(const struct pyprof_cfi *upper, const struct pyprof_cfi *lower,
+		struct pyprof_cfi *ret);
 
 #endif

@@ -141,7 +141,9 @@ enum pyprof_ra {
 	X(AUGMENTATION, "unknown augmentation")                                                    \
 	X(ENCODING, "unknown pointer encoding")                                                    \
 	X(VERSION, "unknown version, or address size")                                             \
-	X(ENTRY, "entry that is damaged, or refers to no common information")
+	X(ENTRY, "entry that is damaged, or refers to no common information")                      \
+	X(SP_WRITE, "stack pointer set to what is not stated")                                     \
+	X(FOREIGN, "C code without call frame information in a Go program")
 
 enum pyprof_reason {
 #define X(name, text) PYPROF_REASON_##name,
@@ -155,6 +157,9 @@ enum pyprof_reason {
 #define PYPROF_RULE_SIGNAL 1
 /* The return address carries an authentication code (arm64): strip it. */
 #define PYPROF_RULE_SIGNED 2
+/* With PYPROF_CFA_FP: the caller's frame is on another stack, which may lie anywhere (Go's
+ * systemstack). No frame pointer: there is none, and this is the outermost frame. */
+#define PYPROF_RULE_SWITCH 4
 /* The register of PYPROF_CFA_REGISTER. */
 #define PYPROF_RULE_CFA_REGISTER(flags)	      ((flags) >> 3)
 #define PYPROF_RULE_WITH_CFA_REGISTER(number) ((number) << 3)

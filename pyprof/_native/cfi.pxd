@@ -52,6 +52,29 @@ cdef extern from "cfi.h" nogil:
     Py_ssize_t pyprof_cfi_find(const pyprof_cfi *cfi, uint64_t address)
 
 
+cdef extern from "gopclntab_rows.h" nogil:
+    struct pyprof_go_input:
+        const uint8_t *pairs
+        size_t count
+        size_t width
+        uint64_t text
+        const uint8_t *functions
+        size_t functions_size
+        const uint8_t *deltas
+        size_t deltas_size
+        const uint8_t *names
+        size_t names_size
+        const uint8_t *code
+        size_t code_size
+        uint64_t code_address
+        uint32_t deltas_at
+        uint32_t flags_at
+        uint32_t quantum
+        pyprof_cfi_machine machine
+
+    int pyprof_go_build(const pyprof_go_input *input, const pyprof_cfi *other, pyprof_cfi *ret)
+
+
 @cython.final
 cdef class UnwindRows:
     # Does not change once made, so other modules may read it without the GIL while they hold a reference.

@@ -10,6 +10,7 @@ RA_NAMES: tuple[str, ...]
 RULE_SIZE: int
 SIGNAL_FRAME: int
 SIGNED: int
+STACK_SWITCH: int
 
 @final
 class Column: ...
@@ -51,3 +52,20 @@ class UnwindRows:
     def skipped(self) -> dict[str, int]: ...
     def rule(self, number: int) -> tuple[str, str, str, int, int, int, int, int]: ...
     def find(self, address: int) -> int: ...
+
+def rows_of_go(
+    pairs: Buffer,
+    width: int,
+    text: int,
+    functions: Buffer,
+    deltas: Buffer,
+    names: Buffer,
+    code: Buffer,
+    code_address: int,
+    machine: int,
+    *,
+    deltas_at: int,
+    flags_at: int,
+    quantum: int,
+    other: UnwindRows | None = ...,
+) -> UnwindRows: ...

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-# distutils: sources = csrc/cfi.c csrc/cfi_entries.c csrc/cfi_expression.c csrc/cfi_program.c csrc/cfi_rows.c csrc/cfi_rule.c
-"""Unwind rows of an executable, made from its call frame information by csrc/cfi.c without the GIL."""
+# distutils: sources = csrc/cfi.c csrc/cfi_entries.c csrc/cfi_expression.c csrc/cfi_overlay.c csrc/cfi_program.c csrc/cfi_rows.c csrc/cfi_rule.c csrc/gopclntab_code.c csrc/gopclntab_rows.c
+"""Unwind rows of an executable, made without the GIL: from its call frame information by csrc/cfi.c, from Go's
+program counter table by csrc/gopclntab_rows.c."""
 
 cimport cython
 from cpython.buffer cimport PyBuffer_FillInfo
@@ -30,6 +31,7 @@ cdef extern from *:
     enum: PYPROF_RA_COUNT
     enum: RULE_SIGNAL "PYPROF_RULE_SIGNAL"
     enum: RULE_SIGNED "PYPROF_RULE_SIGNED"
+    enum: RULE_SWITCH "PYPROF_RULE_SWITCH"
     int PYPROF_RULE_CFA_REGISTER(int flags)
 
 cdef tuple texts(const char **items, int count):
@@ -42,9 +44,26 @@ RA_NAMES = texts(pyprof_ra_names, PYPROF_RA_COUNT)
 RULE_SIZE = sizeof(pyprof_rule)
 SIGNAL_FRAME = RULE_SIGNAL
 SIGNED = RULE_SIGNED
+STACK_SWITCH = RULE_SWITCH
 
 cdef int EM_X86_64 = 62
 cdef int EM_AARCH64 = 183
+
+
+cdef pyprof_cfi_machine machine_of(int machine) except *:
+    if machine == EM_X86_64:
+        return PYPROF_CFI_X86_64
+    if machine == EM_AARCH64:
+        return PYPROF_CFI_ARM64
+    raise ElfError(f"no unwind rules are known for ELF machine {machine}")
+
+
+cdef int check(int error) except -1:
+    if error == -ENOMEM:
+        raise MemoryError
+    if error:
+        raise ElfError("there is more unwind information than rows are numbered for")
+    return 0
 
 
 @cython.final
@@ -113,18 +132,10 @@ cdef class UnwindRows:
             given.trampoline_count = trampolines.shape[0] // 2
         given.debug_frame = debug_frame
         given.stop_at_zero = stop_at_zero
-        if machine == EM_X86_64:
-            given.machine = PYPROF_CFI_X86_64
-        elif machine == EM_AARCH64:
-            given.machine = PYPROF_CFI_ARM64
-        else:
-            raise ElfError(f"no unwind rules are known for ELF machine {machine}")
+        given.machine = machine_of(machine)
         with nogil:
             error = pyprof_cfi_build(&given, &self.cfi)
-        if error == -ENOMEM:
-            raise MemoryError
-        if error:
-            raise ElfError("there is more unwind information than rows are numbered for")
+        check(error)
 
     def __dealloc__(self):
         pyprof_cfi_deinit(&self.cfi)
@@ -185,7 +196,7 @@ cdef class UnwindRows:
     def rule(self, uint32_t number):
         """One rule: (cfa, fp, ra, flags, cfa_register, cfa_offset, fp_offset, other).
 
-        The first three are their names; flags are SIGNAL_FRAME and SIGNED.
+        The first three are their names; flags are SIGNAL_FRAME, SIGNED and STACK_SWITCH.
 
         Raises:
             IndexError: there is none of that number.
@@ -195,10 +206,77 @@ cdef class UnwindRows:
         cdef const pyprof_rule *rule = &self.cfi.rules[number]
         return (
             CFA_NAMES[rule.cfa], FP_NAMES[rule.fp], RA_NAMES[rule.ra],
-            rule.flags & (RULE_SIGNAL | RULE_SIGNED), PYPROF_RULE_CFA_REGISTER(rule.flags),
+            rule.flags & (RULE_SIGNAL | RULE_SIGNED | RULE_SWITCH), PYPROF_RULE_CFA_REGISTER(rule.flags),
             rule.cfa_offset, rule.fp_offset, rule.other,
         )
 
     def find(self, uint64_t address):
         """Index of the row that covers an address; -1 before the first row."""
         return pyprof_cfi_find(&self.cfi, address)
+
+
+cdef const uint8_t *bytes_of(const uint8_t[::1] view, const uint8_t *empty):
+    return &view[0] if view.shape[0] else empty
+
+
+def rows_of_go(
+    const uint8_t[::1] pairs not None, uint32_t width, uint64_t text, const uint8_t[::1] functions not None,
+    const uint8_t[::1] deltas not None, const uint8_t[::1] names not None, const uint8_t[::1] code not None,
+    uint64_t code_address, int machine, *, uint32_t deltas_at, uint32_t flags_at, uint32_t quantum,
+    UnwindRows other=None
+):
+    """Makes the rows of a Go program from its program counter table.
+
+    Args:
+        pairs: the function table: numbers of `width` bytes, a function's start less `text` and the position of
+            its description; then the end of the last function.
+        width: 4 or 8.
+        text: what starts count from.
+        functions, deltas, names: what positions of descriptions, of the stack pointer's distances and of
+            names count from.
+        code: the code that the functions lie in; what lies elsewhere has no rows.
+        code_address: ELF virtual address of its first byte.
+        machine: EM_* of the file.
+        deltas_at, flags_at: where in a description these are; 0 for no flags.
+        quantum: bytes that a unit of a distance between addresses stands for.
+        other: rows that hold where Go says nothing.
+
+    Raises:
+        ElfError: the machine is none that can be unwound, or there are too many rows.
+        ValueError: `width` is another.
+    """
+    cdef UnwindRows rows = UnwindRows(b"", 0, machine)
+    cdef pyprof_go_input given
+    cdef pyprof_cfi made
+    cdef const pyprof_cfi *lower = NULL
+    cdef const uint8_t *empty = <const uint8_t *>&given
+    cdef int error
+    if width != 4 and width != 8:
+        raise ValueError("numbers of 4 or 8 bytes")
+    given.pairs = bytes_of(pairs, empty)
+    given.width = width
+    given.count = <size_t>pairs.shape[0] // width
+    given.count = (given.count - 1) // 2 if given.count else 0
+    given.text = text
+    given.functions = bytes_of(functions, empty)
+    given.functions_size = functions.shape[0]
+    given.deltas = bytes_of(deltas, empty)
+    given.deltas_size = deltas.shape[0]
+    given.names = bytes_of(names, empty)
+    given.names_size = names.shape[0]
+    given.code = bytes_of(code, empty)
+    given.code_size = code.shape[0]
+    given.code_address = code_address
+    given.deltas_at = deltas_at
+    given.flags_at = flags_at
+    given.quantum = quantum
+    given.machine = machine_of(machine)
+    if other is not None:
+        lower = &other.cfi
+    with nogil:
+        error = pyprof_go_build(&given, lower, &made)
+        # Not known to anyone yet, so it may still change.
+        pyprof_cfi_deinit(&rows.cfi)
+        rows.cfi = made
+    check(error)
+    return rows

@@ -23,9 +23,10 @@ from typing import NamedTuple
 
 from pyprof.elf.file import ElfFile
 from pyprof.elf.identity import Identity
+from pyprof.unwind.go import GoSource, all_sources
 from pyprof.unwind.row_entry import DamagedEntry, Rows, StoredRows, decode, encode, new_seal
 from pyprof.unwind.rows import rows_of
-from pyprof.unwind.tables import CfiSource, sources
+from pyprof.unwind.tables import CfiSource
 
 CAP_BYTES = 128 << 20
 MAX_ENTRIES = 1024
@@ -42,7 +43,7 @@ _MAX_LISTED = 1 << 16
 _LEFT_BEHIND = 600  # seconds, after which nobody is still writing a temporary file
 _MAX_ID = 64
 
-_ENTRY = re.compile(r"[0-9a-f]+-[0-9a-f]+-\d+\.(eh|debug)_frame\.rows")
+_ENTRY = re.compile(r"[0-9a-f]+-[0-9a-f]+-\d+\.(eh_frame|debug_frame|gopclntab)\.rows")
 _TEMPORARY = re.compile(r"\.[0-9a-f]{16}\.rows\.tmp")
 
 
@@ -137,7 +138,7 @@ class RowCache:
         Raises:
             ElfError: as for `rows_of`.
         """
-        for source in sources(file, []):
+        for source in all_sources(file, []):
             rows = self._rows(source, file.machine, key)
             if len(rows):
                 return rows
@@ -153,7 +154,7 @@ class RowCache:
                 except _FAILURES:
                     self._count("errors")
 
-    def _rows(self, source: CfiSource, machine: int, key: str) -> Rows:
+    def _rows(self, source: CfiSource | GoSource, machine: int, key: str) -> Rows:
         if not self._folder or len(source.data) < self._min_source:
             return rows_of(source, machine)
         name = f"{key}-{machine}{source.name}.rows"
@@ -188,7 +189,7 @@ class RowCache:
             raise PermissionError(f"others can write to {self._folder}")
         return fd
 
-    def _load(self, name: str, source: CfiSource, machine: int) -> StoredRows | None:
+    def _load(self, name: str, source: CfiSource | GoSource, machine: int) -> StoredRows | None:
         """Rows of an entry; None where there is none, or it was made from something else.
 
         Raises:

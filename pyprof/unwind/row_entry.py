@@ -4,9 +4,7 @@
 import os
 import struct
 import zlib
-from array import array
 from functools import lru_cache
-from itertools import chain
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
@@ -14,6 +12,7 @@ from pyprof._native import cfi
 from pyprof._native.hashing import hash_bytes, hash_two
 from pyprof._native.row_codec import pack_rows, packed_size, unpack_rows
 from pyprof.errors import PyprofError
+from pyprof.unwind.go import GoSource
 from pyprof.unwind.tables import CfiSource
 
 FORMAT = 2
@@ -58,7 +57,7 @@ class DamagedEntry(PyprofError):
     """An entry is none, or was changed."""
 
 
-def new_seal(source: CfiSource, machine: int) -> bytes:
+def new_seal(source: CfiSource | GoSource, machine: int) -> bytes:
     """A seal for rows of a source: random seeds, and hashes by them.
 
     Raises:
@@ -89,7 +88,7 @@ def encode(rows: Rows, seal: bytes) -> bytes | None:
     return b"".join((header, _CRC.pack(zlib.crc32(content, zlib.crc32(header))), content))
 
 
-def decode(entry: bytes, source: CfiSource, machine: int) -> StoredRows | None:
+def decode(entry: bytes, source: CfiSource | GoSource, machine: int) -> StoredRows | None:
     """Rows of an entry.
 
     Args:
@@ -134,20 +133,21 @@ def decode(entry: bytes, source: CfiSource, machine: int) -> StoredRows | None:
     return StoredRows(*columns, rules)
 
 
-def _hashes(seeds: bytes, source: CfiSource, machine: int) -> bytes:
+def _hashes(seeds: bytes, source: CfiSource | GoSource, machine: int) -> bytes:
     """Hashes of all that rows are made from, and of what makes them.
 
     Who writes an executable does not know the seeds, which differ from entry to entry and stand in files that
     only their owner can read, and so cannot make two sources of one hash; see csrc/hash.h.
     """
-    rest = struct.pack("<QQI?", _maker(), source.address, machine, source.exact) + source.name.encode()
-    rest += array("Q", chain.from_iterable(source.trampolines)).tobytes()
-    return _SEEDS.pack(
-        *(
-            hash_two(hash_bytes(source.data, seed), hash_bytes(rest, seed), seed)
-            for seed in _SEEDS.unpack(seeds)
-        )
-    )
+    rest = struct.pack("<QI", _maker(), machine) + source.name.encode()
+    parts = (rest, *source.parts())
+    hashes = []
+    for seed in _SEEDS.unpack(seeds):
+        found = seed
+        for part in parts:
+            found = hash_two(found, hash_bytes(part, seed), seed)
+        hashes.append(found)
+    return _SEEDS.pack(*hashes)
 
 
 @lru_cache(maxsize=1)

@@ -8,7 +8,8 @@ from typing import NamedTuple
 
 from pyprof._native.cfi import REASONS, UnwindRows
 from pyprof.elf.file import EM_X86_64, ElfFile
-from pyprof.unwind.tables import DEBUG_FRAME, CfiSource, sources
+from pyprof.unwind.go import GoSource, all_sources, rows_of_go_source
+from pyprof.unwind.tables import DEBUG_FRAME, CfiSource
 
 _X86_64 = ("rax", "rdx", "rcx", "rbx", "rsi", "rdi", "rbp", "rsp", *(f"r{number}" for number in range(8, 16)))
 _ARM64 = (*(f"x{number}" for number in range(31)), "sp")
@@ -46,16 +47,19 @@ class RowText(NamedTuple):
     reason: str
 
 
-def rows_of(source: CfiSource, machine: int) -> UnwindRows:
-    """Makes the rows of some call frame information; the GIL is free meanwhile.
+def rows_of(source: CfiSource | GoSource, machine: int) -> UnwindRows:
+    """Makes the rows of a source; the GIL is free meanwhile.
 
     Args:
-        source: what `sources` found.
+        source: what `all_sources` found.
         machine: EM_* of the file.
 
     Raises:
         ElfError: the machine is none that can be unwound, or there are too many rows.
     """
+    if isinstance(source, GoSource):
+        frames = source.frames
+        return rows_of_go_source(source, machine, rows_of(frames, machine) if frames else None)
     return UnwindRows(
         source.data,
         source.address,
@@ -74,12 +78,12 @@ def read_rows(file: ElfFile, problems: list[str]) -> FileRows | None:
         problems: receives a sentence for each source that is there but cannot be used.
 
     Returns:
-        The rows; None where there are none, as in programs that keep frame pointers instead.
+        The rows; None where there are none.
 
     Raises:
         ElfError: as for `rows_of`.
     """
-    for source in sources(file, problems):
+    for source in all_sources(file, problems):
         rows = rows_of(source, file.machine)
         if len(rows):
             return FileRows(source.name, len(source.data), rows)

@@ -6,7 +6,8 @@ import zlib
 from array import array
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from typing import TypeVar
+from itertools import chain
+from typing import TYPE_CHECKING, TypeVar
 
 from pyprof.elf.file import (
     ET_REL,
@@ -20,6 +21,9 @@ from pyprof.elf.file import (
 )
 from pyprof.errors import ElfError
 from pyprof.unwind.trampolines import Trampoline, find_trampolines
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
 
 MAX_BYTES = 1 << 28
 """Most bytes of call frame information, decompressed: ten times what the largest browsers have."""
@@ -59,6 +63,11 @@ class CfiSource:
     address: int
     exact: bool
     trampolines: tuple[Trampoline, ...] = ()
+
+    def parts(self) -> "tuple[Buffer, ...]":
+        """All that rows depend on, as bytes; other information of the same name has other parts."""
+        facts = struct.pack("<Q?", self.address, self.exact)
+        return self.data, facts, array("Q", chain.from_iterable(self.trampolines)).tobytes()
 
 
 def find(file: ElfFile, problems: list[str]) -> CfiSource | None:
@@ -112,8 +121,8 @@ def sources(file: ElfFile, problems: list[str]) -> Iterator[CfiSource]:
 
 
 def _debug_frame_of(file: ElfFile, sections: list[Section], problems: list[str]) -> CfiSource | None:
-    # Go's does not say where the caller's frame pointer is, which all of its functions keep: to follow that
-    # is right on other stacks than the thread's own, too, and knows the end.
+    # Go's says less than its program counter table: neither where the caller's frame pointer is, nor where
+    # stacks end or are left for others.
     if any(section.name in _GO_SECTIONS for section in sections):
         return None
     for section in sections:

@@ -89,13 +89,14 @@ func main() {
 """
 
 
-def go(folder: Path, *arguments: str, cgo: bool = False) -> str:
-    """Runs the go command; a test is skipped where there is none."""
+def go(folder: Path, *arguments: str, cgo: bool = False, arch: str = "amd64") -> str:
+    """Runs the go command for a machine as Go names it; a test is skipped where there is none."""
     command = shutil.which("go", path=f"{os.environ['PATH']}:/usr/local/go/bin")
     if command is None:
         pytest.skip("Go is not installed")
     home = {"HOME": str(Path.home()), "GOCACHE": str(Path.home() / ".cache/go-build")}
     settings = {"CGO_ENABLED": "1" if cgo else "0", "GOFLAGS": "-mod=mod", "GOTOOLCHAIN": "local"}
+    settings["GOARCH"] = arch
     done = subprocess.run(
         [command, *arguments],
         cwd=folder,

@@ -83,28 +83,6 @@ def rust(folder: Path) -> Path:
     return path
 
 
-def go(folder: Path, flags: tuple[str, ...]) -> Path:
-    path = folder / "gopher"
-    subprocess.run([tool("go"), "build", *flags, "-o", path, TARGETS / "gopher.go"], check=True)
-    return path
-
-
-def gopher(name: str, *flags: str) -> Program:
-    goroutine = Some(r"runtime\.goexit(\.abi0)?")
-    runtime = any_of(r"runtime\..*")
-    return Program(
-        name,
-        partial(go, flags=flags),
-        (
-            (goroutine, "runtime.main", "main.main", "main.outer", "main.(*shape).middle", "main.leaf"),
-            (goroutine, "main.main.gowrap1", "main.worker", "main.leaf"),
-            (runtime,),
-            # Go has no rows for the trampoline that a signal handler returns to: what it interrupted is cut.
-            ("interrupted", Some(rf"{name}\+0x\w+"), runtime),
-        ),
-    )
-
-
 STD = Some("(std|core)::.*", 1, 12)
 # What the compiler takes out of a function, since it is rarely run.
 COLD = r"( \[clone \.cold\])?"
@@ -180,9 +158,6 @@ PROGRAMS = [
         rust,
         ((*MAIN, STD, "rusty::main", "rusty::outer", "rusty::Shape::middle", "rusty::leaf"),),
     ),
-    gopher("gopher"),
-    # Without a symbol table: names are those that the run-time system has for itself.
-    gopher("gopher-stripped", "-ldflags=-s -w"),
 ]  # fmt: skip
 
 
@@ -193,5 +168,4 @@ def test_every_stack_is_whole(recording: Recording, program: Program) -> None:
 
 @pytest.mark.parametrize("program", PROGRAMS, ids=lambda program: program.name)
 def test_every_stack_that_is_not_whole_has_a_reason(recording: Recording, program: Program) -> None:
-    # Go: of its run-time system's stacks only the names are known here, not where each begins.
-    check_reasons(recording, program, unsure=0.05 if program.name.startswith("gopher") else 0)
+    check_reasons(recording, program)
