@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The decoders of unwind information with checks of memory and arithmetic, on damaged pieces of real files."""
+"""Decoders of unwind information with checks of memory and arithmetic, on damaged pieces of real files."""
 
 import subprocess
 from pathlib import Path
