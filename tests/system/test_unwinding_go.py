@@ -20,7 +20,9 @@ GOROUTINE = Some(r"runtime\.goexit(\.abi0)?")
 # Where the stacks of Go's scheduler, of new threads and of what grows stacks begin.
 THREAD = Some(r"runtime\.(mstart|mcall|morestack|clone|rt0_go)(\.abi0)?")
 # Where goroutines of the run-time system begin.
-OF_RUNTIME = r"runtime\.(main|goexit1|forcegchelper|run\w+|gcBgMarkWorker|[\w.]+\.gowrap\d+|[\w.]+\.func\d+)"
+OF_RUNTIME = (
+    r"runtime\.(main|goexit1|forcegchelper|run\w+|gcBgMarkWorker|[\w.]+\.gowrap\d+|[\w.]+\.func\d+)(\.abi0)?"
+)
 # What is called from Go code, or runs on its own: names of the standard library, its assembly, the vDSO.
 LIBRARY = (
     r"(runtime|internal(/\w+)+|time|sync|sync/atomic|syscall|os)\..*"
