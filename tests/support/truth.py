@@ -5,6 +5,9 @@ A chain is the whole of a stack, from the process's (or thread's) start to the l
 out. Every sample must be one of the program's chains or, where the walk ended early, the leaf end of one.
 """
 
+import hashlib
+import os
+import pickle
 import re
 import shutil
 import subprocess
@@ -17,6 +20,7 @@ from typing import NamedTuple
 
 import pytest
 
+from tests.support.compile import run
 from tests.support.profiling import TARGETS, build_target, running
 
 KERNEL = "_[k]"
@@ -166,9 +170,23 @@ def _named(offset: int, name: str, module: str, base: int) -> Element:
 
 @cache
 def starts() -> Starts:
-    """Asks gdb what lies below main, and below a thread's function, on this machine."""
+    """Asks gdb what lies below main, and below a thread's function, on this machine.
+
+    PYPROF_TEST_TARGETS names a folder that keeps what it said, for machines on which gdb takes a minute.
+    """
     with tempfile.TemporaryDirectory() as folder:
-        return _starts(build(Path(folder), "threads.c", ["-pthread"]))
+        target = build(Path(folder), "threads.c", ["-pthread"])
+        if "PYPROF_TEST_TARGETS" not in os.environ:
+            return _starts(target)
+        libc = re.search(r"=> (/\S*/libc\.so\.6) ", run("ldd", str(target)))
+        assert libc
+        texts = (Path(libc[1]).read_bytes(), target.read_bytes(), Path(__file__).read_bytes())
+        key = hashlib.sha256(b"".join(texts)).hexdigest()[:16]
+        kept = Path(os.environ["PYPROF_TEST_TARGETS"]) / f"starts-{key}"
+        if not kept.exists():
+            kept.write_bytes(pickle.dumps(_starts(target)))
+        found: Starts = pickle.loads(kept.read_bytes())
+        return found
 
 
 def _starts(target: Path) -> Starts:

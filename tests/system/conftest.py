@@ -16,4 +16,4 @@ def record_the_modules_programs(
     """The PROGRAMS of a test module, recorded together."""
     programs: Sequence[Program] = request.module.PROGRAMS
     # On a machine so slow that it is scaled, as few samples as are enough.
-    return record_programs(tmp_path_factory.mktemp("programs"), programs, 10 if SCALE == 1 else 2 * SCALE)
+    return record_programs(tmp_path_factory.mktemp("programs"), programs, 10 if SCALE == 1 else SCALE / 2)

@@ -39,6 +39,7 @@ def test_cpu_that_returns_is_sampled_again(tmp_path: Path, switch: Path) -> None
     target = build_target(tmp_path, "chain.c")
     cpu = int(switch.parent.name.removeprefix("cpu"))
     with running(target) as before, sampling() as session:
+        unsampled = cpu_seconds(before.pid)
         os.sched_setaffinity(before.pid, {cpu})
         poll_for(session, 1)
         switch.write_text("0")
@@ -50,7 +51,10 @@ def test_cpu_that_returns_is_sampled_again(tmp_path: Path, switch: Path) -> None
             os.sched_setaffinity(after.pid, {cpu})
             poll_for(session, 2)
             session.stop()
-            used = {process.pid: cpu_seconds(process.pid) for process in (before, after)}
+            used = {
+                before.pid: cpu_seconds(before.pid) - unsampled,
+                after.pid: cpu_seconds(after.pid),
+            }
         profile = session.take()
     counts = profile.accounting
     assert counts.taken == counts.reported + sum(counts.lost.values())
