@@ -215,8 +215,10 @@ def lost(count: int, time: int) -> bytes:
 class World:
     """All that a session has between the kernel and the profile, over hand-made rings. A context manager."""
 
-    def __init__(self, by: str = "process", cpus: int = 1, ring_size: int = 16 * PAGE) -> None:
-        self.trie = MappingTrie()
+    def __init__(
+        self, by: str = "process", cpus: int = 1, ring_size: int = 16 * PAGE, capacity: int = 1 << 40
+    ) -> None:
+        self.trie = MappingTrie(capacity)
         self.table = ProcessTable(self.trie)
         self.sideband = SidebandReader(self.table)
         self.aggregator = Aggregator(1)
@@ -247,7 +249,7 @@ class World:
 
     def flush(self, now: int) -> None:
         """Lets the kernel have all that is to be written."""
-        self.table.publish()
+        self.table.publish(now)
         self.trie.flushed(now, len(self.trie.pending()[1]) // 16)
 
     def sent(self, now: int = 1) -> None:
