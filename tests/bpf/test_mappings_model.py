@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The owner of exec_mappings, a list searched from end to end, and the kernel's LPM trie: all answer alike."""
+"""The owner of exec_mappings, a list searched end to end, and the kernel's LPM trie: all answer alike."""
 
 from array import array
 from collections.abc import Iterator
