@@ -3,6 +3,7 @@
 
 import os
 import subprocess
+import time
 from pathlib import Path
 
 import pytest
@@ -18,6 +19,25 @@ def owned_by_the_dead(session: Session) -> set[int]:
     """Process IDs with keys in the kernel's trie that are no process any more, after a poll."""
     session.poll(0)
     return {pid for pid, _, _ in session.bpf.mapping_keys() if not Path(f"/proc/{pid}").exists()}
+
+
+def reported(session: Session) -> int:
+    session.drain()
+    return session.samples()["reported"]
+
+
+def test_nothing_is_sampled_after_the_end() -> None:
+    with Session(Options(hz=997)) as session:
+        session.prepare()
+        session.start()
+        wait_until(lambda: reported(session) > 0, "there are samples")
+        session.stop()
+        taken = session.accounting().taken
+        # Once a second events are opened on CPUs that are new. This test keeps a CPU busy meanwhile.
+        while time.monotonic_ns() < session.stopped + 3 * SECOND // 2:
+            session.drain()
+        assert session.accounting().taken == taken
+        assert session.accounting().reported == taken
 
 
 def test_2000_processes_leave_no_entries(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
