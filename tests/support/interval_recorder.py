@@ -3,8 +3,8 @@
 
     python -m tests.support.interval_recorder HZ GRACE
 
-Prints "ready", then a JSON object a line each second; ends when standard input does, with one more line, written
-when nothing of the processes that ended is to be left.
+Prints "ready", then a JSON object a line each second; ends when standard input does, with one more line,
+written when nothing of the processes that ended is to be left.
 """
 
 import gc
@@ -50,7 +50,7 @@ def tell(session: Session, profile: Profile) -> None:
         "taken": profile.accounting.taken,
         "reported": profile.accounting.reported,
         "lost": profile.accounting.lost,
-        "samples": sum(row.count for row in profile.samples),
+        "samples": sum(row.count for row in profile.samples()),
         "names": sorted({process.name for process in profile.processes}),
         "without_build_id": without_build_id(profile),
     }

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Thousands of processes come and go under a recorder, and nothing of them is left.
 
-PYPROF_TEST_LIFETIMES says how many, 5,000 where it does not; 200,000 take a quarter of an hour. With -s the test
-prints how the recorder's memory went.
+PYPROF_TEST_LIFETIMES says how many, 5,000 where it does not; 200,000 take a quarter of an hour. With -s the
+test prints how the recorder's memory went.
 """
 
 import json
