@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A recorder that takes a profile every second, as a daemon does, and tells what it holds.
+"""A recorder that takes what was counted every second, as a daemon does, and tells what it holds.
 
     python -m tests.support.interval_recorder HZ GRACE
 
@@ -9,16 +9,16 @@ written when nothing of the processes that ended is to be left.
 
 import gc
 import json
-import os
+import struct
 import sys
 import time
 from pathlib import Path
 from typing import Any
 
-from pyprof.profile.model import FrameKind, Profile
 from pyprof.session import GRACE, SECOND, Options, Session
 
-PAGE = os.sysconf("SC_PAGE_SIZE")
+NATIVE = 1
+MISSING = "(released)"
 
 
 def anonymous_bytes() -> int:
@@ -29,30 +29,35 @@ def anonymous_bytes() -> int:
     raise RuntimeError("no RssAnon")
 
 
-def without_build_id(profile: Profile) -> dict[str, int]:
-    """Executables of native frames that have no build ID: path -> frames."""
-    found: dict[str, int] = {}
-    for frame in profile.frames:
-        if frame.kind is FrameKind.NATIVE:
-            executable = profile.executables[frame.executable]
-            if not executable.build_id and not executable.go_build_id:
-                found[executable.path] = found.get(executable.path, 0) + 1
-    return found
+def without_build_id(session: Session, taken: dict[str, bytes]) -> list[str]:
+    """Paths of executables of native frames that have no build ID."""
+    numbers = {number for _, number, kind in struct.iter_unpack("=QII", taken["frames"]) if kind == NATIVE}
+    files = [session.files.get(number) for number in numbers]
+    described = [file.describe() for file in files if file is not None]
+    return [MISSING] * files.count(None) + [
+        executable.path for executable in described if not executable.build_id and not executable.go_build_id
+    ]
 
 
-def tell(session: Session, profile: Profile) -> None:
+def tell(session: Session) -> None:
+    """Takes what was counted, looks at the executables of its frames, and says so."""
+    session.table.take_counted()
+    taken = session.aggregator.take()
+    processes = struct.iter_unpack("=QII16s", taken["processes"])
+    nameless = without_build_id(session, taken)
+    session.table.sent(time.monotonic_ns())
     gc.collect()
+    accounting = session.accounting()
     line: dict[str, Any] = {
         "time": time.monotonic(),
         "anonymous_bytes": anonymous_bytes(),
         "cpu_seconds": time.process_time(),
         "state": session.state(),
-        "taken": profile.accounting.taken,
-        "reported": profile.accounting.reported,
-        "lost": profile.accounting.lost,
-        "samples": sum(row.count for row in profile.samples()),
-        "names": sorted({process.name for process in profile.processes}),
-        "without_build_id": without_build_id(profile),
+        "taken": accounting.taken,
+        "reported": accounting.reported,
+        "lost": accounting.lost,
+        "names": sorted({name.rstrip(b"\0").decode(errors="replace") for _, _, _, name in processes}),
+        "without_build_id": nameless,
     }
     print(json.dumps(line), flush=True)
 
@@ -69,14 +74,17 @@ def main() -> None:
             session.poll()
             if time.monotonic() >= due:
                 due += 1
-                tell(session, session.take())
+                tell(session)
         session.unwatch(0)
-        session.take()
+        session.table.take_counted()
+        session.aggregator.take()
+        session.table.sent(time.monotonic_ns())
         # What the last profile named, what ended and what is on its way out of the kernel: all of it.
         deadline = time.monotonic_ns() + 2 * GRACE + 2 * int(session.options.grace * SECOND) + 2 * SECOND
         while time.monotonic_ns() < deadline:
             session.poll()
-        tell(session, session.take())
+        session.stop()
+        tell(session)
 
 
 if __name__ == "__main__":
