@@ -22,7 +22,7 @@ from pyprof._native.processes import ProcessTable
 from pyprof._native.reclaim import Reclaimer
 from pyprof._native.sideband import SidebandReader
 from pyprof._native.trie import MappingTrie
-from pyprof.bpf.library import MAPPING_ENTRIES, BpfObject, end_texts
+from pyprof.bpf.library import MAPPING_ENTRIES, BpfObject, end_texts, return_memory
 from pyprof.bpf.perf_events import ProcessEvents, Sampling, online_cpus, raise_open_files
 from pyprof.errors import ProcError, TargetError
 from pyprof.full import FullMaps
@@ -170,6 +170,7 @@ class Session:
         # On a host that is busy throughout, who reads the rings must not wait for its turn.
         with suppress(OSError):
             os.setpriority(os.PRIO_PROCESS, 0, PRIORITY)
+        return_memory()
         cpus = online_cpus()
         raise_open_files(2 * len(cpus) + 1024)
         size = ring_bytes(self.options.hz, len(cpus))

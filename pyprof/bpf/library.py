@@ -49,6 +49,11 @@ def end_texts() -> list[str]:
     return [ffi.string(lib.pyprof_end_text(i)).decode() for i in range(lib.PYPROF_END_COUNT)]
 
 
+def return_memory() -> None:
+    """Has the C library give freed memory back to the kernel, for the rest of the process's life."""
+    lib.pyprof_heap_return_memory()
+
+
 def libbpf_version() -> str:
     return str(ffi.string(lib.pyprof_libbpf_version()).decode())
 
