@@ -319,7 +319,7 @@ class Session:
         if now >= self._next_report:
             self._next_report = now + int(REPORT_SECONDS * SECOND)
             if LOG.isEnabledFor(logging.DEBUG):
-                LOG.debug("%s", one_line(state_of(self)))
+                LOG.debug("%s", one_line(self.state()))
 
     def _release_executables(self, now: int) -> None:
         """Releases what no process, sample or mapping in the kernel has named for a while: the only place."""

@@ -3,6 +3,7 @@
 
 import argparse
 import json
+import logging
 import os
 import signal
 import sys
@@ -140,6 +141,10 @@ class Verb:
             "recently gives way",
         )  # fmt: skip
         parser.add_argument("--json", action="store_true", help="print a summary as one JSON object")
+        parser.add_argument(
+            "-v", "--verbose", action="store_true",
+            help="every 5 s a line on standard error of all that is held, as `pyprof inspect maps` tells it",
+        )  # fmt: skip
         parser.add_argument("command", nargs="*", metavar="COMMAND", help=argparse.SUPPRESS)
         self._parser = parser
 
@@ -150,6 +155,9 @@ class Verb:
         if args.command and args.pid:
             self._parser.error("name processes with -p or give a COMMAND, not both")
         check_writable(args.output)
+        logging.basicConfig(
+            format="pyprof: %(message)s", level=logging.DEBUG if args.verbose else logging.WARNING
+        )
         recording = Recording(args)
         status = recording.run()
         # Ctrl-C that comes when sampling is over must not cost the profile; a second one may.

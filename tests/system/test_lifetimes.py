@@ -122,10 +122,12 @@ def test_memory_does_not_grow(history: History) -> None:
     start = lines[0]["time"]
     points = [(line["time"] - start, line["anonymous_bytes"]) for line in lines]
     seconds = max(points[-1][0], 1)
-    grown = slope(points) * seconds
     share = (lines[-1]["cpu_seconds"] - lines[0]["cpu_seconds"]) / seconds
     print(
         f"\n{LIFETIMES} lifetimes: anonymous memory {points[0][1] >> 10} to {points[-1][1] >> 10} KiB"
         f" in {seconds:.0f} s, {slope(points) / 1024:+.2f} KiB/s; {share:.1%} of a core"
     )
-    assert grown < 3 << 20
+    # Other programs of the host may have rows made, which takes memory for a moment: the least there was counts.
+    half = len(points) // 2
+    least = [min(size for _, size in part) for part in (points[:half], points[half:])]
+    assert least[1] - least[0] < 3 << 20
