@@ -127,7 +127,7 @@ def test_memory_does_not_grow(history: History) -> None:
         f"\n{LIFETIMES} lifetimes: anonymous memory {points[0][1] >> 10} to {points[-1][1] >> 10} KiB"
         f" in {seconds:.0f} s, {slope(points) / 1024:+.2f} KiB/s; {share:.1%} of a core"
     )
-    # Other programs of the host may have rows made, which takes memory for a moment: the least there was counts.
+    # For other programs of the host rows may be made, which takes memory for a moment: the least counts.
     half = len(points) // 2
     least = [min(size for _, size in part) for part in (points[:half], points[half:])]
     assert least[1] - least[0] < 3 << 20
