@@ -252,6 +252,8 @@ int sample(struct bpf_perf_event_data *ctx)
 	s->unloaded = 0;
 	s->head.time = bpf_ktime_get_ns();
 	s->head.start_time = task->group_leader->start_boottime;
+	s->head.exec_id = task->group_leader->self_exec_id;
+	s->head.exec_pages = task->mm ? task->mm->exec_vm : 0;
 	s->head.pid = pid_tgid >> 32;
 	s->head.tid = pid_tgid;
 	s->head.user_frames = 0;

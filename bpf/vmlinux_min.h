@@ -8,13 +8,18 @@
 
 #pragma clang attribute push(__attribute__((preserve_access_index)), apply_to = record)
 
+struct mm_struct {
+	unsigned long exec_vm;
+};
+
 struct task_struct {
 	unsigned int flags;
 	unsigned int in_execve : 1;
-	void *mm;
+	struct mm_struct *mm;
 	int pid;
 	int tgid;
 	__u64 start_boottime;
+	__u64 self_exec_id;
 	struct task_struct *group_leader;
 	char comm[16];
 };

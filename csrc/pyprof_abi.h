@@ -91,6 +91,11 @@ struct pyprof_sample {
 	__u8 is_kernel_thread;
 	__u8 reserved;
 	__u32 cpu;
+	/* What tells of events whose records were lost, and of those that have none: how many programs
+	 * were executed before (task_struct.self_exec_id), and how many pages are mapped executable and
+	 * not writable (mm_struct.exec_vm). */
+	__u32 exec_id;
+	__u32 exec_pages;
 	__u32 reserved2;
 	char process_name[PYPROF_NAME_LEN]; /* comm of the leader */
 	char thread_name[PYPROF_NAME_LEN];
@@ -185,7 +190,7 @@ struct pyprof_config {
 };
 
 _Static_assert(sizeof(struct pyprof_frame) == 16, "record layout");
-_Static_assert(sizeof(struct pyprof_sample) == 80, "record layout");
+_Static_assert(sizeof(struct pyprof_sample) == 88, "record layout");
 _Static_assert(sizeof(struct pyprof_slice) == 184, "record layout");
 _Static_assert(sizeof(struct pyprof_page_key) == 8, "no padding in a hashed key");
 _Static_assert(sizeof(struct pyprof_page) == 40, "map layout");

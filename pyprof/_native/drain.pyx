@@ -14,7 +14,7 @@ return address, which may be the first byte of another function after a call tha
 
 import os
 
-from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
+from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
 from libc.string cimport memcpy, memset
 
 from pyprof._native.aggregate cimport (
@@ -43,10 +43,12 @@ from pyprof._native.process_table cimport (
     UNSENT,
     table_add,
     table_ask,
+    table_exec,
     table_find,
     table_hide,
     table_publish,
     table_serial,
+    table_withdraw,
 )
 from pyprof._native.ranges cimport Range, ranges_find
 from pyprof._native.records cimport (
@@ -78,6 +80,7 @@ from pyprof._native.sideband cimport (
     sideband_release,
     sideband_snapshot,
 )
+from pyprof._native.signs cimport MAPS_IN_DOUBT, SAMPLE_IN_DOUBT, Doubt, signs_doubt, signs_execs
 from pyprof._native.slices cimport slices_deinit, slices_find, slices_keep
 from pyprof._native.waiting cimport Held, Waiting, waiting_add, waiting_at, waiting_deinit
 
@@ -229,7 +232,9 @@ cdef int64_t stack_of(
         found = user_frame(d, process, sample, &user[i], &d.frames[count])
         if not found and i == 0 and count and process.known:
             # In the middle of an exec: the registers are the old program's, whose memory is gone.
-            end[0] = PYPROF_END_COMPLETE if process.ranges == NULL else PYPROF_END_NO_MAPPING
+            end[0] = PYPROF_END_NO_MAPPING
+            if process.ranges == NULL and not process.gone:
+                end[0] = PYPROF_END_COMPLETE
             slice = NULL
             break
         if not found:
@@ -319,6 +324,8 @@ cdef void handle(
     Drain *d, const pyprof_sample *sample, uint64_t size, const pyprof_slice *slice, bint may_wait
 ) noexcept nogil:
     cdef Process *process
+    cdef int32_t later
+    cdef Doubt doubt
     if not is_sound(sample, size):
         d.malformed += 1
         return
@@ -338,6 +345,14 @@ cdef void handle(
         process.known = sample.is_kernel_thread
     process.start_time = sample.start_time
     process.last_sampled = max(process.last_sampled, sample.time)  # one that waited comes late
+    later = signs_execs(&process.signs, sample)
+    if later < 0:
+        report_gone(d, sample)
+        return
+    if later > 0:
+        table_exec(d.table, sample.pid, sample.time)
+        signs_execs(&process.signs, sample)
+        process.known = 0  # what it has mapped was told in records that were lost, too
     if d.table.only_targets and process.target != TARGET:
         d.filtered += 1
         if (
@@ -346,6 +361,13 @@ cdef void handle(
         ):
             table_hide(d.table, process)
         return
+    if may_wait and process.known and not process.exited_at:
+        doubt = signs_doubt(&process.signs, process.ranges, sample)
+        if doubt == MAPS_IN_DOUBT and sample.time > process.rescan_after:
+            table_ask(d.table, process)
+        elif doubt == SAMPLE_IN_DOUBT:
+            table_withdraw(d.table, process, sample.time)
+            process.known = 0
     if not process.known:
         table_ask(d.table, process)
         if may_wait and waiting_add(&d.waiting, process, sample, size, slice):

@@ -8,6 +8,7 @@ from pyprof._native.index cimport Index
 from pyprof._native.mappings cimport Trie
 from pyprof._native.memory cimport List32
 from pyprof._native.ranges cimport Range, Ranges
+from pyprof._native.signs cimport Signs
 
 
 cdef enum TargetState:
@@ -18,7 +19,7 @@ cdef enum TargetState:
 
 cdef struct Process:
     uint64_t start_time  # of the leader, ns since boot; 0 until a sample tells
-    uint64_t forked_at  # CLOCK_MONOTONIC, ns; 0 where no event told
+    uint64_t forked_at  # or executed, CLOCK_MONOTONIC, ns; 0 where no event told
     uint64_t exited_at  # 0 while it lives
     uint64_t rescan_after  # when its maps may be read again
     uint64_t publish_after  # when it may be written to the kernel again
@@ -26,6 +27,7 @@ cdef struct Process:
     uint64_t sent_at  # when the last profile with samples of it was sent; 0 for none
     uint64_t last_sampled  # CLOCK_MONOTONIC, ns
     Ranges *ranges
+    Signs signs
     uint32_t pid  # 0: the slot is free
     uint32_t serial  # new with each exec; never 0, and with the pid unique
     int32_t threads
@@ -85,7 +87,7 @@ cdef void table_fork(Table *table, uint32_t pid, uint32_t parent, uint64_t time)
 cdef void table_thread(Table *table, uint32_t pid) noexcept nogil
 cdef void table_exec(Table *table, uint32_t pid, uint64_t time) noexcept nogil
 cdef void table_exit(Table *table, uint32_t pid, uint32_t tid, uint64_t time) noexcept nogil
-cdef void table_map(Table *table, uint32_t pid, const Range *added) noexcept nogil
+cdef void table_map(Table *table, uint32_t pid, const Range *added, bint writable) noexcept nogil
 cdef void table_ask(Table *table, Process *process) noexcept nogil
 cdef void table_publish(Table *table, Process *process) noexcept nogil
 cdef void table_hide(Table *table, Process *process) noexcept nogil

@@ -18,6 +18,7 @@ from pyprof._native.index cimport index_add, index_remove, index_reserve, slot_i
 from pyprof._native.mappings cimport trie_retire_range
 from pyprof._native.memory cimport grow, list_push
 from pyprof._native.ranges cimport ranges_map, ranges_release, ranges_share
+from pyprof._native.signs cimport Signs, signs_mapped
 
 cdef uint64_t EVERYTHING = 0xffffffffffffffff
 
@@ -133,6 +134,7 @@ cdef void table_fork(Table *table, uint32_t pid, uint32_t parent, uint64_t time)
         return
     child.ranges = ranges_share(father.ranges)
     child.known = father.known
+    child.signs = father.signs
     child.gone = father.gone
     if father.target == TARGET:
         child.target = TARGET
@@ -155,6 +157,8 @@ cdef void table_exec(Table *table, uint32_t pid, uint64_t time) noexcept nogil:
     ranges_release(process.ranges)
     process.ranges = NULL
     process.serial = table_serial(table)
+    process.forked_at = time
+    memset(&process.signs, 0, sizeof(Signs))
     # Only the thread that execs lives on, and what it maps from now on is reported.
     process.threads = 1
     process.leader_exited = 0
@@ -194,7 +198,7 @@ cdef void table_exit(Table *table, uint32_t pid, uint32_t tid, uint64_t time) no
         table.no_memory += 1
 
 
-cdef void table_map(Table *table, uint32_t pid, const Range *added) noexcept nogil:
+cdef void table_map(Table *table, uint32_t pid, const Range *added, bint writable) noexcept nogil:
     cdef Process *process = table_find(table, pid)
     cdef int changed
     if process == NULL:
@@ -203,6 +207,7 @@ cdef void table_map(Table *table, uint32_t pid, const Range *added) noexcept nog
         if process == NULL:
             table.no_memory += 1
             return
+    signs_mapped(&process.signs, added.since, writable)
     changed = ranges_map(&process.ranges, added)
     if changed < 0:
         table.no_memory += 1
@@ -222,3 +227,6 @@ cdef void table_settle(Process *process) noexcept nogil:
     if not process.known:
         process.known = 1
         process.gone = 1
+    if process.signs.doubted:
+        ranges_release(process.ranges)
+        process.ranges = NULL

@@ -32,6 +32,8 @@ class ProcessTable:
         ranges: Iterable[tuple[int, int, int, int]] | None,
         time: int,
         took: int = 0,
+        uncounted: int = 0,
+        read_at: int = 0,
     ) -> None: ...
     def resync_due(self, now: int) -> int: ...
     def executable(

@@ -47,6 +47,7 @@ from pyprof._native.process_table cimport (
 )
 from pyprof._native.publishing cimport publish_anew, publish_changed
 from pyprof._native.ranges cimport Range, Ranges, ranges_equal, ranges_map, ranges_release
+from pyprof._native.signs cimport signs_scanned
 
 cdef uint64_t EVERYTHING = 0xffffffffffffffff
 cdef uint64_t SECOND = 1000000000
@@ -68,7 +69,7 @@ cdef Ranges *ranges_of(items) except? NULL:
             added.executable = executable
             # They were there before they were read: samples taken earlier may be theirs.
             added.since = 0
-            added.reserved = 0
+            added.untold = 0
             if ranges_map(&made, &added) < 0:
                 raise MemoryError
     except:
@@ -140,12 +141,13 @@ cdef class ProcessTable:
             raise ValueError("empty range")
         added.start, added.last, added.bias, added.since = start, last, start - offset, time
         added.executable = executable
-        added.reserved = 0
-        table_map(&self.table, pid, &added)
+        added.untold = 0
+        table_map(&self.table, pid, &added, False)
 
     # What a look at /proc says.
 
-    def scanned(self, uint32_t pid, uint32_t threads, ranges, uint64_t time, uint64_t took=0):
+    def scanned(self, uint32_t pid, uint32_t threads, ranges, uint64_t time, uint64_t took=0,
+                uint64_t uncounted=0, uint64_t read_at=0):
         """Sets what /proc said of a process at a time: ranges as (start, last, offset, executable).
 
         took: how long it was to find out, in ns: the longer, the later is it done again.
@@ -153,6 +155,9 @@ cdef class ProcessTable:
         Mappings that are not in the list any more are dropped; those that are stay as they are. Ranges of
         None say that the process could not be read, and end it. An empty list is what a zombie shows, be
         it of the process or of its leader only: it does not take away what is known.
+
+        uncounted: pages of the ranges that are not among struct pyprof_sample's exec_pages; read_at: when the
+        reading was over.
 
         Raises ValueError for an empty range; nothing has changed then.
         """
@@ -178,7 +183,9 @@ cdef class ProcessTable:
         process.rescan_after = max(process.rescan_after, time + took * RESCAN_SHARE)
         if fresh == NULL:
             return
-        if ranges_equal(process.ranges, fresh):
+        doubted = process.signs.doubted
+        signs_scanned(&process.signs, process.ranges, fresh, max(time, read_at), uncounted)
+        if ranges_equal(process.ranges, fresh) and not doubted:
             ranges_release(fresh)
             process.resync_wait = min(process.resync_wait * 2, RESYNC_LAST)
             return
@@ -186,7 +193,8 @@ cdef class ProcessTable:
         ranges_release(process.ranges)
         process.ranges = fresh
         if process.published and not process.hidden:
-            publish_anew(&self.table, process, time)
+            # Not as of now: events that came before, and are not applied yet, may end it earlier.
+            publish_anew(&self.table, process, 1)
 
     def executable(self, bytes build_id, uint32_t major, uint32_t minor, uint64_t inode, bytes path,
                    uint32_t pid, uint64_t start, uint64_t last):

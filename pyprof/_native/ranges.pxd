@@ -10,7 +10,7 @@ cdef struct Range:
     uint64_t bias  # address - bias is the offset in the file
     uint64_t since  # CLOCK_MONOTONIC, ns
     uint32_t executable
-    uint32_t reserved
+    uint32_t untold  # 1: only a look at /proc found it, where events had told of something else
 
 
 cdef struct Ranges:

@@ -222,7 +222,7 @@ cdef class RangeList:
             raise ValueError("empty range")
         added.start, added.last, added.bias, added.executable = start, last, bias, executable
         added.since = 0
-        added.reserved = 0
+        added.untold = 0
         changed = ranges_map(&self.ranges, &added)
         if changed < 0:
             raise MemoryError

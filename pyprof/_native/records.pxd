@@ -43,6 +43,8 @@ cdef extern from "pyprof_abi.h" nogil:
         uint8_t is_kernel_thread
         uint8_t reserved
         uint32_t cpu
+        uint32_t exec_id
+        uint32_t exec_pages
         uint32_t reserved2
         char process_name[16]
         char thread_name[16]

@@ -153,7 +153,7 @@ cdef void apply_mmap(Table *table, const uint8_t *record, uint64_t size, uint64_
     added.last = mapped.address + (mapped.length - 1)
     added.bias = mapped.address - mapped.offset
     added.since = time
-    added.reserved = 0
+    added.untold = 0
     memcpy(&inode, &mapped.identity[8], 8)
     if is_anonymous(path, path_size):
         added.executable = ANONYMOUS
@@ -171,7 +171,7 @@ cdef void apply_mmap(Table *table, const uint8_t *record, uint64_t size, uint64_
         )
         if added.executable == NO_EXECUTABLE:
             table.no_memory += 1
-    table_map(table, mapped.pid, &added)
+    table_map(table, mapped.pid, &added, mapped.protection & PROT_WRITE != 0)
 
 
 cdef bint is_process(uint32_t pid) noexcept nogil:

@@ -18,7 +18,7 @@ from pyprof.process.proc import read_bytes
 # linear on any input.
 _NEXT = re.compile(
     rb"(?:[0-9a-f]++-[0-9a-f]++ [r-][w-]-[ps] .*+\n)*+"
-    rb"(?:([0-9a-f]{1,16})-([0-9a-f]{1,16}) [r-][w-]x[ps] "
+    rb"(?:([0-9a-f]{1,16})-([0-9a-f]{1,16}) [r-]([w-])x[ps] "
     rb"([0-9a-f]{1,16}) ([0-9a-f]{1,8}):([0-9a-f]{1,8}) ([0-9]{1,20})(?: *+(?<= )(.*+))?+\n|\Z)"
 )
 
@@ -34,6 +34,7 @@ class Mapping(NamedTuple):
         dev_minor: see dev_major.
         inode: number of the file on that device.
         path: name as the kernel prints it, b"" for none; a label only.
+        writable: whether the process may also write there.
     """
 
     start: int
@@ -43,6 +44,7 @@ class Mapping(NamedTuple):
     dev_minor: int
     inode: int
     path: bytes
+    writable: bool = False
 
 
 def executable_mappings(data: bytes) -> list[Mapping]:
@@ -56,7 +58,7 @@ def executable_mappings(data: bytes) -> list[Mapping]:
     mappings: list[Mapping] = []
     position = 0
     while found := _NEXT.match(data, position):
-        start, end, offset, major, minor, inode, path = found.groups()
+        start, end, write, offset, major, minor, inode, path = found.groups()
         if start is None:
             return mappings
         mappings.append(
@@ -68,6 +70,7 @@ def executable_mappings(data: bytes) -> list[Mapping]:
                 int(minor, 16),
                 int(inode),
                 path or b"",
+                write == b"w",
             )
         )
         position = found.end()

@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Fills the process table from /proc: all at the start, single processes when events were missed."""
 
+import os
 import time
 from contextlib import suppress
+from pathlib import Path
 
 from pyprof._native.processes import ProcessTable
 from pyprof.elf.file import open_regular
@@ -14,6 +16,27 @@ from pyprof.process.proc import Stat, list_pids, list_tids, read_stat
 
 BUSY = 0.02
 """Part of a CPU from which a process counts as busy, though no look at it finds it running."""
+
+PAGE_SIZE = os.sysconf("SC_PAGE_SIZE")
+
+
+def open_mapping(pid: int, mapping: Mapping) -> int:
+    """Opens the file of a mapping.
+
+    Raises:
+        ElfError: it cannot be opened, or another file was mapped there since the maps were read.
+    """
+    place = map_file(pid, mapping.start, mapping.end)
+    fd = open_regular(place)
+    # Overlay file systems may have another inode number there than in maps, but the same name.
+    if os.fstat(fd).st_ino != mapping.inode:
+        name = b""
+        with suppress(OSError):
+            name = bytes(Path(place).readlink()).replace(b"\n", b"\\012")
+        if name != mapping.path:
+            os.close(fd)
+            raise ElfError("another file was mapped there in the meantime")
+    return fd
 
 
 class Scanner:
@@ -92,12 +115,20 @@ class Scanner:
             # Gone, or a zombie: it ran its last instruction, and no event will tell when it is reaped.
             self._table.scanned(pid, 1, None, now)
             return None
+        read_at = time.monotonic_ns()
         # Of a kernel thread nothing is mapped, and that is all there is to know.
         ranges = [
             (mapping.start, mapping.end - 1, mapping.offset, self._number(pid, mapping, numbers))
             for mapping in mappings or []
         ]
-        self._table.scanned(pid, stat.num_threads, ranges, now, time.thread_time_ns() - before)
+        # What the kernel's own count of executable pages leaves out; [vsyscall] is no memory of the process.
+        uncounted = sum(
+            mapping.end - mapping.start
+            for mapping in mappings or []
+            if mapping.writable or mapping.path == b"[vsyscall]"
+        )
+        took = time.thread_time_ns() - before
+        self._table.scanned(pid, stat.num_threads, ranges, now, took, uncounted // PAGE_SIZE, read_at)
         if stat.state in "ZX":
             self._table.watch_leader(pid)
         return stat
@@ -122,10 +153,11 @@ class Scanner:
         if mapping.inode:
             # The build ID is what mmap records name the file by.
             try:
-                file.fd = open_regular(map_file(pid, mapping.start, mapping.end))
+                file.fd = open_mapping(pid, mapping)
                 file.identity = read_identity(file.fd)
                 file.build_id = bytes.fromhex(file.identity.build_id)[:20]
             except ElfError as error:
+                file.close()
                 file.problem = str(error)
         number = self._table.executable(
             file.build_id, mapping.dev_major, mapping.dev_minor, mapping.inode, mapping.path, pid, start, last

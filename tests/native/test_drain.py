@@ -79,7 +79,8 @@ def test_a_sample_as_bytes() -> None:
                 "07000000 08000000"  # pid 7, tid 8
                 "0200 0100"  # 2 user frames, 1 kernel frame
                 "00 01 00 00"  # complete, in the kernel, no kernel thread
-                "03000000 00000000"  # CPU 3
+                "03000000"  # CPU 3
+                "02000000 01000000 00000000"  # after 2 execs; 1 executable page
                 "6e616d6500000000 0000000000000000"  # "name"
                 "74687265616400000000000000000000"  # "thread"
                 "3412400000000000 00000000 01000000"  # pc 0x401234, exact
@@ -114,7 +115,7 @@ def test_callers_are_looked_up_by_return_address_and_reported_one_byte_before(wo
 def test_a_caller_that_a_signal_interrupted_is_looked_up_as_it_is(world: World) -> None:
     known(world)
     data = bytearray(sample(1, 9, user=[(START + 9, 0), (START, 0)]))
-    data[80 + 16 + 12] = 1  # flags of the second frame
+    data[88 + 16 + 12] = 1  # flags of the second frame
     world.run(bytes(data))
     assert only(world) == ((NATIVE, FILE, OFFSET + 9), (NATIVE, FILE, OFFSET))
 
@@ -182,7 +183,7 @@ def test_an_address_in_no_mapping_ends_the_stack_and_asks_for_the_maps(world: Wo
     assert ends(world) == {NO_MAPPING: 1}
     assert world.table.unknown() == [1]
     world.table.scanned(1, 1, [(START, START + 0x1FFF, OFFSET, FILE)], 10)
-    world.run(sample(1, 11, user=[(0x666, 0)]))
+    world.run(sample(1, 11, user=[(START, 0), (0x666, 0)]))
     assert world.table.unknown() == [], "asked again only after a while"
 
 
@@ -371,7 +372,7 @@ def test_a_malformed_record_is_counted_and_the_next_one_read(world: World, data:
     assert counts(world) == {"reported": 1, "malformed": 1}
 
 
-@pytest.mark.parametrize("length", [88, 4096, 0x3FFFFFFF])
+@pytest.mark.parametrize("length", [96, 4096, 0x3FFFFFFF])
 def test_a_length_past_the_end_is_counted_and_nothing_behind_it_read(world: World, length: int) -> None:
     known(world)
     world.samples.put(sample(1, 9), length=length)

@@ -125,13 +125,15 @@ def sample(
     thread_name: bytes = b"thread",
     slice_number: int = 0,
     cpu: int = 0,
+    exec_id: int = 0,
+    exec_pages: int = 0,
 ) -> bytes:
     """struct pyprof_sample with its frames. user: (pc, number of the mapping or 0)."""
     user, kernel = user or [], kernel or []
     head = struct.pack(
-        "=IIQQIIHHBBBBII16s16s",
+        "=IIQQIIHHBBBBIIII16s16s",
         1, slice_number, time, start_time, pid, tid or pid, len(user), len(kernel), end, in_kernel,
-        kernel_thread, 0, cpu, 0, name, thread_name,
+        kernel_thread, 0, cpu, exec_id, exec_pages, 0, name, thread_name,
     )  # fmt: skip
     # The first frame's pc is exact, the others are return addresses.
     frames = b"".join(struct.pack("=QII", pc, mapping, i == 0) for i, (pc, mapping) in enumerate(user))

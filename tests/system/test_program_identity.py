@@ -118,7 +118,7 @@ def flood() -> None:
             comm.write_text(name)
 
 
-@pytest.mark.parametrize("way", ["reused pid"])
+@pytest.mark.parametrize("way", ["reused pid", "exec"])
 def test_lost_records_do_not_lend_a_program_the_names_of_the_one_before(
     programs: Twins, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, way: str
 ) -> None:

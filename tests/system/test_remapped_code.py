@@ -85,3 +85,17 @@ def test_what_a_child_maps_is_not_its_parents(command: Command) -> None:
     truth, places = play(command, "fork", 100, 2)
     assert places["alpha_busy"] == places["omega_busy"]
     assert truth["right"] > 500
+
+
+def test_library_moved_to_where_another_one_was_unmapped_is_never_named_after_that(command: Command) -> None:
+    """No event tells of either: samples that /proc cannot be asked about any more have no name."""
+    truth, places = play(command, "mremap", 200, 2)
+    assert places["alpha_busy"] == places["omega_busy"]
+    assert len(places["alpha_busy"]) == 2
+    assert truth.total() > 500
+
+
+def test_library_that_moves_is_soon_named_where_it_is(command: Command) -> None:
+    truth, places = play(command, "moves", 3, 1500)
+    assert len(places["alpha_busy"]) == 3
+    assert truth["right"] / truth.total() > 0.5

@@ -28,8 +28,8 @@ ffffffffff600000-ffffffffff601000 --xp 00000000 00:00 0                  [vsysca
 def test_mappings_are_the_executable_ones_in_order() -> None:
     assert executable_mappings(LINES) == [
         Mapping(0x55D4C8A2E000, 0x55D4C8AE5000, 0x2E000, 0xFE, 0, 1057, b"/usr/bin/a"),
-        Mapping(0x7F1BB4000000, 0x7F1BB4021000, 0, 0, 0, 0, b""),
-        Mapping(0x7F1BB9A00000, 0x7F1BB9B00000, 0, 0, 1, 2053, b"/memfd:jit code (deleted)"),
+        Mapping(0x7F1BB4000000, 0x7F1BB4021000, 0, 0, 0, 0, b"", writable=True),
+        Mapping(0x7F1BB9A00000, 0x7F1BB9B00000, 0, 0, 1, 2053, b"/memfd:jit code (deleted)", writable=True),
         Mapping(0x7F1BB9C00000, 0x7F1BB9D00000, 0, 0, 0, 0, b"[anon:v8 r-xp 0]"),
         Mapping(0x7FFD3C5F2000, 0x7FFD3C5F4000, 0, 0, 0, 0, b"[vdso]"),
         Mapping(0xFFFFFFFFFF600000, 0xFFFFFFFFFF601000, 0, 0, 0, 0, b"[vsyscall]"),
