@@ -30,4 +30,4 @@ cdef inline void columns_range(const Columns *columns, uint32_t at, Range *item)
     item.bias = columns.biases[at] if columns.biases != NULL else 0
     item.executable = columns.executables[at] if columns.executables != NULL else 0
     item.since = 0
-    item.reserved = 0
+    item.untold = 0

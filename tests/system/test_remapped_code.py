@@ -25,7 +25,7 @@ Command = list[str]
 def command(tmp_path_factory: pytest.TempPathFactory) -> Command:
     """The program, and what comes after scene, rounds and milliseconds."""
     folder = tmp_path_factory.mktemp("remaps")
-    program = build_target(folder, "remaps.c")
+    program = build_target(folder, "remaps.c", "-Wl,-z,now")
     alpha, omega = twins(folder, "plugin.c", "-shared", "-fPIC", "-nostdlib", "-Wl,--build-id")
     # In files that begin with their first segment at address 0, these are also the places in the file.
     places = [nm_symbols(alpha)[f"alpha_{part}"] for part in PARTS]
