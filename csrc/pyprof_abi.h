@@ -91,9 +91,9 @@ struct pyprof_sample {
 	__u8 is_kernel_thread;
 	__u8 reserved;
 	__u32 cpu;
-	/* What tells of events whose records were lost, and of those that have none: how many programs
-	 * were executed before (task_struct.self_exec_id), and how many pages are mapped executable and
-	 * not writable (mm_struct.exec_vm). */
+	/* What tells of events whose records were lost, and of those that have none: how many
+	 * programs were executed before (task_struct.self_exec_id), and how many pages are mapped
+	 * executable and not writable (mm_struct.exec_vm). */
 	__u32 exec_id;
 	__u32 exec_pages;
 	__u32 reserved2;
