@@ -20,6 +20,15 @@ BUSY = 0.02
 PAGE_SIZE = os.sysconf("SC_PAGE_SIZE")
 
 
+def path_in_root(pid: int, path: bytes) -> bytes:
+    """A path of /proc/PID/maps as the process itself sees it, which is how mmap records name it: maps gives
+    it as seen from our root, and the process may have a root below that."""
+    root = b""
+    with suppress(OSError):
+        root = os.readlink(b"/proc/%d/root" % pid)  # noqa: PTH115 - Path knows no bytes
+    return path[len(root) :] if len(root) > 1 and path.startswith(root + b"/") else path
+
+
 def open_mapping(pid: int, mapping: Mapping) -> int:
     """Opens the file of a mapping.
 
@@ -149,7 +158,8 @@ class Scanner:
         if number is not None:
             return number
         start, last = mapping.start, mapping.end - 1
-        file = MappedFile(mapping.path, b"", mapping.inode, pid, start, last)
+        path = path_in_root(pid, mapping.path)
+        file = MappedFile(path, b"", mapping.inode, pid, start, last)
         if mapping.inode:
             # The build ID is what mmap records name the file by.
             try:
@@ -160,7 +170,7 @@ class Scanner:
                 file.close()
                 file.problem = str(error)
         number = self._table.executable(
-            file.build_id, mapping.dev_major, mapping.dev_minor, mapping.inode, mapping.path, pid, start, last
+            file.build_id, mapping.dev_major, mapping.dev_minor, mapping.inode, path, pid, start, last
         )
         if number > 1 and number not in self._files:
             self._files.add(number, file)
