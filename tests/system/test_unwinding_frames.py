@@ -5,7 +5,7 @@ from functools import partial
 
 import pytest
 
-from tests.support.programs import ENOUGH, Program, Recording, check, check_reasons, record_programs
+from tests.support.programs import ENOUGH, Program, Recording, check, check_reasons
 from tests.support.truth import LIBC, PROCESS, THREAD, Chain, Some, any_of, build, user_half
 
 # Building and recording all programs is part of the first test.
@@ -44,7 +44,7 @@ def sized(mode: str) -> list[Program]:
     ]  # fmt: skip
 
 
-PROGRAMS = [
+WHOLE = [
     *(
         chain(f"chain-{compiler[:5]}{flags}", compiler, flags)
         for compiler in ("gcc", "clang-19")
@@ -82,9 +82,10 @@ PROGRAMS = [
         ((THREAD, "worker", "outer", "leaf"),),
     ),
 ]  # fmt: skip
+PROGRAMS = [*WHOLE, deep("deep-5000", 5000)]
 
 
-@pytest.mark.parametrize("program", PROGRAMS, ids=lambda program: program.name)
+@pytest.mark.parametrize("program", WHOLE, ids=lambda program: program.name)
 def test_every_stack_is_whole(recording: Recording, program: Program) -> None:
     check(recording, program)
 
@@ -107,13 +108,8 @@ def test_recursion_has_every_frame(recording: Recording, name: str) -> None:
     assert lengths == {int(name.removeprefix("deep-"))}
 
 
-@pytest.fixture(name="deeper", scope="module")
-def record_deeper(tmp_path_factory: pytest.TempPathFactory) -> Recording:
-    return record_programs(tmp_path_factory.mktemp("deeper"), [deep("deep-5000", 5000)], 1)
-
-
-def test_recursion_is_cut_at_the_root_end_when_it_does_not_fit(deeper: Recording) -> None:
-    seen = deeper.rest["deep-5000"]
+def test_recursion_is_cut_at_the_root_end_when_it_does_not_fit(recording: Recording) -> None:
+    seen = recording.rest["deep-5000"]
     # Judged to be the leaf end of its only chain: 1,024 frames of it.
     assert seen.verdict.total == seen.verdict.cut > ENOUGH, seen
     assert {len(user_half(stack)) - 1 for stack in seen.stacks} == {1024}
