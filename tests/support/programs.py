@@ -8,6 +8,7 @@ unwound from a copy of their innermost 28 KiB, which deeper ones reach beyond; a
 import hashlib
 import os
 import shutil
+import signal
 import struct
 import time
 from collections import Counter, defaultdict
@@ -114,11 +115,15 @@ def record_programs(folder: Path, programs: Sequence[Program], seconds: float) -
         )
     renames = {p.name: p.rename(paths[p.name]) for p in programs if p.rename}
     with ExitStack() as stack:
-        pids = [
+        pids = []
+        for program in programs:
             # Nice, so that the recorder and the tests need not wait for them.
-            stack.enter_context(running("nice", "-n", "5", paths[program.name], *program.arguments)).pid
-            for program in programs
-        ]
+            command: list[str | Path] = ["nice", "-n", "5", paths[program.name], *program.arguments]
+            pids.append(stack.enter_context(running(*command)).pid)
+            # Those that start later would have to wait for those that run.
+            os.kill(pids[-1], signal.SIGSTOP)
+        for pid in pids:
+            os.kill(pid, signal.SIGCONT)
         # What they do between saying "ready" and the stacks that are known is over by then.
         ticks = {pid: cpu_ticks(pid) + 1 for pid in pids}
         wait_until(lambda: all(cpu_ticks(pid) > ticks[pid] for pid in pids), "programs at work", 60)
