@@ -252,7 +252,8 @@ def test_maps_agree_with_a_plain_reading() -> None:
             start, end = (int(address, 16) for address in addresses.split("-"))
             major, minor = (int(number, 16) for number in device.split(":"))
             label = os.fsencode(path[0]) if path else b""
-            expected.append(Mapping(start, end, int(offset, 16), major, minor, int(inode), label))
+            writable = permissions[1] == "w"
+            expected.append(Mapping(start, end, int(offset, 16), major, minor, int(inode), label, writable))
     assert mappings == expected
     assert b"" in {mapping.path for mapping in expected}
     assert b"[vdso]" in {mapping.path for mapping in expected}
