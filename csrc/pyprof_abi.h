@@ -32,7 +32,8 @@
 	X(REGISTER_LOST, "unwind rule needs a register that is lost")                              \
 	X(STACK_ORDER, "caller's frame does not lie above")                                        \
 	X(NOT_LOADED, "unwind rows not loaded")                                                    \
-	X(SLICE_SHORT, "stack deeper than its copy")
+	X(SLICE_SHORT, "stack deeper than its copy")                                               \
+	X(STALE, "mapping changed before the kernel side knew")
 
 enum pyprof_end {
 #define X(name, text) PYPROF_END_##name,

@@ -60,6 +60,7 @@ from pyprof._native.records cimport (
     PYPROF_END_NOT_LOADED,
     PYPROF_END_PROCESS_GONE,
     PYPROF_END_SLICE_SHORT,
+    PYPROF_END_STALE,
     PYPROF_END_TOO_DEEP,
     PYPROF_END_UNREADABLE,
     PYPROF_FRAME_EXACT,
@@ -139,11 +140,13 @@ cdef void set_user_frame(
 
 
 cdef bint user_frame(
-    Drain *d, const Process *process, const pyprof_sample *sample, const pyprof_frame *frame, FrameRow *row
+    Drain *d, const Process *process, const pyprof_sample *sample, const pyprof_frame *frame, FrameRow *row,
+    bint *stale
 ) noexcept nogil:
-    """Sets the row of a user frame; False where nothing executable is mapped there."""
+    """Sets the row of a user frame; False where nothing executable is mapped there. stale: whether the kernel
+    side took another file for it, by whose rows it went on."""
     cdef Trie *trie = d.table.trie
-    cdef const Entry *entry
+    cdef const Entry *entry = NULL
     cdef const Range *range
     cdef uint64_t address = frame.pc if frame.flags & PYPROF_FRAME_EXACT else frame.pc - 1
     if frame.mapping and frame.mapping <= trie.entry_count:
@@ -155,6 +158,7 @@ cdef bint user_frame(
     # What was mapped only after the sample was taken is not what ran.
     if range == NULL or range.since > sample.time:
         return False
+    stale[0] = entry != NULL and (entry.executable != range.executable or entry.bias != range.bias)
     set_user_frame(d, row, range.executable, address - range.bias, sample.time)
     return True
 
@@ -224,12 +228,12 @@ cdef int64_t stack_of(
     cdef const uint64_t *kernel = <const uint64_t *>(user + sample.user_frames)
     cdef uint32_t count = 0, i, known
     cdef int64_t stack
-    cdef bint found
+    cdef bint found, stale = False
     for i in range(sample.kernel_frames):
         set_frame(&d.frames[count], KIND_KERNEL, NO_EXECUTABLE, kernel[i] - (i > 0))
         count += 1
     for i in range(sample.user_frames):
-        found = user_frame(d, process, sample, &user[i], &d.frames[count])
+        found = user_frame(d, process, sample, &user[i], &d.frames[count], &stale)
         if not found and i == 0 and count and process.known:
             # In the middle of an exec: the registers are the old program's, whose memory is gone.
             end[0] = PYPROF_END_NO_MAPPING
@@ -244,10 +248,16 @@ cdef int64_t stack_of(
                 table_ask(d.table, process)
             slice = NULL
             end[0] = PYPROF_END_NO_MAPPING
-            if i > 0:
-                break
-            set_frame(&d.frames[count], KIND_UNKNOWN, NO_EXECUTABLE, 0)
+            if i == 0:
+                set_frame(&d.frames[count], KIND_UNKNOWN, NO_EXECUTABLE, 0)
+                count += 1
+            break
         count += 1
+        if stale:
+            # The frame is right, by its address; where its caller is, the rows of another file said.
+            slice = NULL
+            end[0] = PYPROF_END_STALE
+            break
     if slice != NULL:
         if not walk_on(d, process, sample, slice, &count, end, may_wait):
             return -2

@@ -22,6 +22,7 @@ cdef extern from "pyprof_abi.h" nogil:
         PYPROF_END_PROCESS_GONE
         PYPROF_END_NOT_LOADED
         PYPROF_END_SLICE_SHORT
+        PYPROF_END_STALE
         PYPROF_END_COUNT
 
     cdef struct pyprof_frame:

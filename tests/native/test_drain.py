@@ -151,6 +151,22 @@ def test_a_mapping_number_is_taken_until_the_mapping_is_retired(world: World) ->
     assert only(world) == ((NATIVE, FILE, OFFSET + 4),)
 
 
+def test_callers_that_another_files_rows_led_to_are_not_reported(world: World) -> None:
+    number = published(world)
+    world.events[0].put(mmap2(1, 20, START, 0x2000, offset=0, path=b"/other"))
+    world.run(sample(1, 20, user=[(START + 4, number), (START + 9, number)]))
+    assert only(world) == ((NATIVE, FILE + 1, 4),)
+    assert ends(world)[end_texts().index("mapping changed before the kernel side knew")] == 1
+
+
+def test_callers_are_reported_where_the_same_file_is_mapped_the_same_way_again(world: World) -> None:
+    number = published(world)
+    # The first page of the mapping, alone: what is behind it is cut off, and mapped by an entry of its own.
+    world.events[0].put(mmap2(1, 20, START + 0x1000, 0x1000, offset=0x9000, path=b"/other"))
+    world.run(sample(1, 20, user=[(START + 4, number), (START + 9, number)]))
+    assert only(world) == ((NATIVE, FILE, OFFSET + 4), (NATIVE, FILE, OFFSET + 8))
+
+
 def test_a_mapping_number_of_another_process_is_not_taken(world: World) -> None:
     number = published(world)
     known(world, 2)
