@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pyprof._native.drain import SampleReader
+from pyprof.bpf.library import end_texts
 from tests.support.rings import (
     BUSY,
     DISCARD,
@@ -25,6 +26,7 @@ from tests.support.rings import (
 )
 
 COMPLETE, FRAME_POINTER, UNREADABLE, NO_MAPPING, TOO_DEEP, COMPAT, KERNEL_TOO_DEEP, GONE = range(8)
+STALE = end_texts().index("mapping changed before the kernel side knew")
 START = 0x7F0000001000
 OFFSET = 0x5000
 FILE = 2  # number of the first executable
@@ -156,7 +158,7 @@ def test_callers_that_another_files_rows_led_to_are_not_reported(world: World) -
     world.events[0].put(mmap2(1, 20, START, 0x2000, offset=0, path=b"/other"))
     world.run(sample(1, 20, user=[(START + 4, number), (START + 9, number)]))
     assert only(world) == ((NATIVE, FILE + 1, 4),)
-    assert ends(world)[end_texts().index("mapping changed before the kernel side knew")] == 1
+    assert ends(world)[STALE] == 1
 
 
 def test_callers_are_reported_where_the_same_file_is_mapped_the_same_way_again(world: World) -> None:
@@ -373,7 +375,7 @@ def test_a_discarded_record_is_passed_over_and_has_no_time(world: World) -> None
         b"\xff" * 79,
         sample(1, 9, user=[(START, 0)])[:-1],
         sample(1, 9, kernel=[1])[:-1],
-        sample(1, 9, end=13),
+        sample(1, 9, end=len(end_texts())),
         sample(1, 9, end=255),
         sample(1, 9)[:32] + b"\xff\xff" + sample(1, 9)[34:] + b"\0" * 20_000,  # 65535 user frames
         sample(1, 9)[:34] + b"\x80\x00" + sample(1, 9)[36:] + b"\0" * 20_000,  # 128 kernel frames
