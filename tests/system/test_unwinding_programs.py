@@ -88,8 +88,9 @@ STD = Some("(std|core)::.*", 1, 12)
 COLD = r"( \[clone \.cold\])?"
 # libgcc_s, libstdc++, and what they call in libc and the dynamic linker.
 UNWINDER = any_of(
-    r"(_Unwind_|__cxa_)\w+(@plt)?|__gxx_personality_v0|std::\w+(::\w+)?\(.*\)( const)?(@plt)?|_dl_find_object(@plt)?"
-    r"|pthread_once(@plt)?|__tls_get_addr(@plt)?|dl_iterate_phdr(@plt)?|c?free(@plt)?|malloc(@plt)?|strlen(@plt)?|mem(set|cpy|cmp)(@plt)?"
+    r"(_Unwind_|__cxa_)\w+(@plt)?|__gxx_personality_v0|std::\w+(::\w+)?\(.*\)( const)?(@plt)?"
+    r"|_dl_find_object(@plt)?|pthread_once(@plt)?|__tls_get_addr(@plt)?|dl_iterate_phdr(@plt)?"
+    r"|c?free(@plt)?|malloc(@plt)?|strlen(@plt)?|mem(set|cpy|cmp)(@plt)?"
     r"|abort|\*ABS\*\+0x\w+@plt"
     r"|(libgcc_s|libstdc\+\+|libc|ld-linux-x86-64)\.so\.[\d.]+\+0x\w+"
 )
