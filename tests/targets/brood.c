@@ -13,10 +13,11 @@
 #include <time.h>
 #include <unistd.h>
 
-#define LIBRARIES(X)                                                                               \
-	X(00)                                                                                      \
-	X(01) X(02) X(03) X(04) X(05) X(06) X(07) X(08) X(09) X(10) X(11) X(12) X(13) X(14) X(15)  \
-	    X(16) X(17) X(18) X(19)
+/* clang-format off */
+#define LIBRARIES(X) \
+	X(00) X(01) X(02) X(03) X(04) X(05) X(06) X(07) X(08) X(09) \
+	X(10) X(11) X(12) X(13) X(14) X(15) X(16) X(17) X(18) X(19)
+/* clang-format on */
 
 #define X(n) uint64_t step##n(uint64_t);
 LIBRARIES(X)
