@@ -82,6 +82,7 @@ from pyprof._native.sideband cimport (
     sideband_snapshot,
 )
 from pyprof._native.signs cimport MAPS_IN_DOUBT, SAMPLE_IN_DOUBT, Doubt, signs_doubt, signs_execs
+from pyprof._native.rules cimport PYPROF_RULE_NONE
 from pyprof._native.slices cimport slices_deinit, slices_find, slices_keep
 from pyprof._native.waiting cimport Held, Waiting, waiting_add, waiting_at, waiting_deinit
 
@@ -139,15 +140,23 @@ cdef void set_user_frame(
         arena_use(d.arena, executable, time)
 
 
+cdef const pyprof_rule *rule_of(Drain *d, uint32_t executable, uint64_t offset) noexcept nogil:
+    """By which rule a file's code is walked; NULL where its rows are not loaded."""
+    if executable <= ANONYMOUS:
+        return &d.arena.rules.rules[PYPROF_RULE_NONE]
+    return arena_rule(d.arena, executable, offset)
+
+
 cdef bint user_frame(
     Drain *d, const Process *process, const pyprof_sample *sample, const pyprof_frame *frame, FrameRow *row,
     bint *stale
 ) noexcept nogil:
     """Sets the row of a user frame; False where nothing executable is mapped there. stale: whether the kernel
-    side took another file for it, by whose rows it went on."""
+    side took another file for it, and went on by a rule that is not this one's."""
     cdef Trie *trie = d.table.trie
     cdef const Entry *entry = NULL
     cdef const Range *range
+    cdef const pyprof_rule *rule
     cdef uint64_t address = frame.pc if frame.flags & PYPROF_FRAME_EXACT else frame.pc - 1
     if frame.mapping and frame.mapping <= trie.entry_count:
         entry = &trie.entries[frame.mapping]
@@ -158,7 +167,12 @@ cdef bint user_frame(
     # What was mapped only after the sample was taken is not what ran.
     if range == NULL or range.since > sample.time:
         return False
-    stale[0] = entry != NULL and (entry.executable != range.executable or entry.bias != range.bias)
+    if entry != NULL and (entry.executable != range.executable or entry.bias != range.bias):
+        if range.executable > ANONYMOUS and arena_state(d.arena, range.executable) < LOADED:
+            arena_want(d.arena, range.executable)
+        rule = rule_of(d, range.executable, address - range.bias)
+        # Rules are kept once, so equal ones are one.
+        stale[0] = rule == NULL or rule != rule_of(d, entry.executable, address - entry.bias)
     set_user_frame(d, row, range.executable, address - range.bias, sample.time)
     return True
 
@@ -253,7 +267,7 @@ cdef int64_t stack_of(
                 count += 1
             break
         count += 1
-        if stale:
+        if stale and (slice == NULL or i + 1 < sample.user_frames):
             # The frame is right, by its address; where its caller is, the rows of another file said.
             slice = NULL
             end[0] = PYPROF_END_STALE
