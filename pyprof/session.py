@@ -10,6 +10,7 @@ import select
 import signal
 import time
 from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from types import TracebackType
@@ -424,9 +425,31 @@ class Session:
         )
         # What was counted holds its processes and executables until it is named.
         self.table.take_counted()
-        self.kernel_names_problem = fill(profile, self.aggregator.take(), self.files)
+        self._name(profile, self.aggregator.take())
         self.table.sent(time.monotonic_ns())
         return profile
+
+    def _name(self, profile: Profile, taken: dict[str, bytes]) -> None:
+        """Names a profile; while sampling goes on, the rings are read meanwhile: names may take a second."""
+        if self._sampling is None:
+            self.kernel_names_problem = fill(profile, taken, self.files)
+            return
+        ready = os.eventfd(0, os.EFD_CLOEXEC)
+
+        def work() -> str:
+            try:
+                return fill(profile, taken, self.files)
+            finally:
+                os.eventfd_write(ready, 1)
+
+        with ThreadPoolExecutor(1, "names") as pool:
+            self.watch(ready, lambda: None)
+            naming = pool.submit(work)
+            while not naming.done():
+                self.poll()
+            self.unwatch(ready)
+        os.close(ready)
+        self.kernel_names_problem = naming.result()
 
 
 def on_signals(session: Session, signals: Iterable[int], action: Callable[[int], None]) -> Callable[[], None]:

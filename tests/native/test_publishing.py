@@ -93,7 +93,7 @@ def test_what_can_never_fit_drives_nobody_out(world: World) -> None:
     for pid in (1, 2, 3):
         start(world, pid)
         work(world, pid, 10 * SECOND)
-    world.table.exec(4, 1)
+    start(world, 4)
     for i in range(10):
         world.table.map(4, 0x10000 + i * 0x2000, 0x10FFF + i * 0x2000, 0, 2, 1)
     work(world, 4, 100 * SECOND)

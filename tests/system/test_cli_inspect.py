@@ -206,7 +206,7 @@ def test_maps_tell_what_the_running_recorder_holds(tmp_path: Path) -> None:
         text = pyprof("inspect", "maps", "--pid", str(recording.process.pid), env=environment)
     assert shown["pid"] == recording.process.pid
     mappings = shown["kernel"]["exec_mappings"]
-    assert set(mappings) == {"entries", "capacity", "bytes"}
+    assert set(mappings) == {"entries", "capacity", "bytes", "evicted", "refused"}
     assert 0 < mappings["entries"] < mappings["capacity"]
     assert (shown["orphans"], shown["missing"]) == (0, 0)
     assert shown["processes"]["alive"] >= shown["processes"]["published"] > 0
