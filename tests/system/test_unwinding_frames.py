@@ -68,7 +68,7 @@ WHOLE = [
         "sort", "sort",
         STRCMP,
         (*MAIN, "sort", Some("qsort@plt", 0)),
-        (*MAIN, "sort", Some("qsort(_r)?", 1, 2), Some(rf"c?free|malloc|memcpy|{LIBC}|\*ABS\*.*@plt", 0, 20)),
+        (*MAIN, "sort", Some("qsort(_r)?", 1, 2), Some(rf"c?free|malloc|memcpy|{LIBC}|.*@plt", 0, 20)),
         (*MAIN, "sort", Some("qsort(_r)?"), Some(LIBC, 1, 20), "compare"),
     ),
     frames(
