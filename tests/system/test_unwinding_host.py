@@ -77,9 +77,11 @@ def load(folder: Path) -> Iterator[list[int]]:
             process.wait()
 
 
-def judged(session: Session, title: str, capsys: pytest.CaptureFixture[str]) -> Profile:
-    """What was sampled since the last call; its completeness is printed."""
-    profile = named(session, session.aggregator.take())
+def judged(
+    session: Session, taken: dict[str, bytes], title: str, capsys: pytest.CaptureFixture[str]
+) -> Profile:
+    """What was counted, named; its completeness is printed."""
+    profile = named(session, taken)
     counts = Counter[int]()
     for end, count in zip(profile.sample_end, profile.sample_count, strict=True):
         counts[end] += count
@@ -96,10 +98,12 @@ def test_stacks_of_a_busy_host_are_whole(tmp_path: Path, capsys: pytest.CaptureF
         session.start()
         # The rows of the largest files take a second to make, longer than samples wait for them.
         poll_for(session, 4)
-        judged(session, "busy host, first 4 s", capsys)
+        first = session.aggregator.take()
         poll_for(session, 8)
         session.stop()
-        profile = judged(session, "busy host, then", capsys)
+        # Names take seconds in which nobody would read the rings.
+        judged(session, first, "busy host, first 4 s", capsys)
+        profile = judged(session, session.aggregator.take(), "busy host, then", capsys)
         accounting = session.accounting()
     assert accounting.taken == accounting.reported + sum(accounting.lost.values()), accounting
     shares = completeness(profile).executables
