@@ -105,44 +105,28 @@ def state_of(session: "Session") -> dict[str, object]:
     rows = session.arena.counts()
     audited = audit(session)
     full = full_counts(session)
+
+    def of_map(name: str, entries: int, capacity: int, size: int | None = None) -> dict[str, int]:
+        evicted, refused = full[name]
+        return {
+            "entries": entries,
+            "capacity": capacity,
+            "bytes": bpf.map_bytes(name) if size is None else size,
+            "evicted": evicted,
+            "refused": refused,
+        }
+
+    chunks = max(session.options.arena_bytes // CHUNK_BYTES, 1)
+    maps = (
+        ("exec_mappings", audited.entries["exec_mappings"], bpf.mapping_entries),
+        ("pages", audited.entries["pages"], PAGE_ENTRIES),
+        ("executables", audited.entries["executables"], PAGE_ENTRIES),
+        # The map of chunks has but their numbers: what they take is their own size.
+        ("chunks", rows["chunks"], chunks, rows["bytes"]),
+        ("rules", rows["rules"], MAX_RULES),
+    )
     return {
-        "kernel": {
-            "exec_mappings": {
-                "entries": audited.entries["exec_mappings"],
-                "capacity": bpf.mapping_entries,
-                "bytes": bpf.map_bytes("exec_mappings"),
-                "evicted": full["exec_mappings"][0],
-                "refused": full["exec_mappings"][1],
-            },
-            "pages": {
-                "entries": audited.entries["pages"],
-                "capacity": PAGE_ENTRIES,
-                "bytes": bpf.map_bytes("pages"),
-                "evicted": full["pages"][0],
-                "refused": full["pages"][1],
-            },
-            "executables": {
-                "entries": audited.entries["executables"],
-                "capacity": PAGE_ENTRIES,
-                "bytes": bpf.map_bytes("executables"),
-                "evicted": full["executables"][0],
-                "refused": full["executables"][1],
-            },
-            "chunks": {
-                "entries": rows["chunks"],
-                "capacity": max(session.options.arena_bytes // CHUNK_BYTES, 1),
-                "bytes": rows["bytes"],
-                "evicted": full["chunks"][0],
-                "refused": full["chunks"][1],
-            },
-            "rules": {
-                "entries": rows["rules"],
-                "capacity": MAX_RULES,
-                "bytes": bpf.map_bytes("rules"),
-                "evicted": full["rules"][0],
-                "refused": full["rules"][1],
-            },
-        },
+        "kernel": {name: of_map(name, *numbers) for name, *numbers in maps},
         "processes": {
             "alive": counts["processes"] - counts["exited"],
             "exited": counts["exited"],

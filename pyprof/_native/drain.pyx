@@ -28,10 +28,8 @@ from pyprof._native.aggregate cimport (
     aggregate_thread,
 )
 from pyprof._native.arena cimport (
-    LOADED,
     RowArena,
     arena_rule,
-    arena_state,
     arena_use,
     arena_want,
     pyprof_rule,
@@ -168,9 +166,9 @@ cdef bint user_frame(
     if range == NULL or range.since > sample.time:
         return False
     if entry != NULL and (entry.executable != range.executable or entry.bias != range.bias):
-        if range.executable > ANONYMOUS and arena_state(d.arena, range.executable) < LOADED:
-            arena_want(d.arena, range.executable)
         rule = rule_of(d, range.executable, address - range.bias)
+        if rule == NULL:
+            arena_want(d.arena, range.executable)
         # Rules are kept once, so equal ones are one.
         stale[0] = rule == NULL or rule != rule_of(d, entry.executable, address - entry.bias)
     set_user_frame(d, row, range.executable, address - range.bias, sample.time)
@@ -205,15 +203,12 @@ cdef bint walk_on(
             end[0] = PYPROF_END_NO_MAPPING
             return True
         pc = unwind_lookup_pc(&regs)
-        rule = NULL
-        if range.executable > ANONYMOUS:
-            if arena_state(d.arena, range.executable) < LOADED:
-                arena_want(d.arena, range.executable)
-                end[0] = PYPROF_END_NOT_LOADED
-                return not may_wait
-            rule = arena_rule(d.arena, range.executable, pc - range.bias)
         end[0] = PYPROF_END_NOT_LOADED
-        if rule == NULL or (rule.cfa == PYPROF_CFA_NONE and rule.ra != PYPROF_RA_UNDEFINED):
+        rule = rule_of(d, range.executable, pc - range.bias)
+        if rule == NULL:
+            arena_want(d.arena, range.executable)
+            return not may_wait
+        if rule.cfa == PYPROF_CFA_NONE and rule.ra != PYPROF_RA_UNDEFINED:
             stepped = unwind_by_frame_pointer(&regs, &memory, end)
         else:
             stepped = unwind_by_rule(&regs, rule, &memory, end)
@@ -344,6 +339,14 @@ cdef void report_gone(Drain *d, const pyprof_sample *sample) noexcept nogil:
     report(d, &process, sample, NULL, False)
 
 
+cdef inline bint may_publish(const Process *process, const pyprof_sample *sample) noexcept nogil:
+    """Whether a process is to be written to the kernel now that it was sampled."""
+    return (
+        not process.published and not sample.is_kernel_thread
+        and not process.exited_at and sample.time >= process.publish_after
+    )
+
+
 cdef void handle(
     Drain *d, const pyprof_sample *sample, uint64_t size, const pyprof_slice *slice, bint may_wait
 ) noexcept nogil:
@@ -379,10 +382,7 @@ cdef void handle(
         process.known = 0  # what it has mapped was told in records that were lost, too
     if d.table.only_targets and process.target != TARGET:
         d.filtered += 1
-        if (
-            not process.published and not sample.is_kernel_thread
-            and not process.exited_at and sample.time >= process.publish_after
-        ):
+        if may_publish(process, sample):
             table_hide(d.table, process)
         return
     if may_wait and process.known and not process.exited_at:
@@ -396,10 +396,7 @@ cdef void handle(
         table_ask(d.table, process)
         if may_wait and waiting_add(&d.waiting, process, sample, size, slice):
             return
-    elif (
-        not process.published and not sample.is_kernel_thread
-        and not process.exited_at and sample.time >= process.publish_after
-    ):
+    elif may_publish(process, sample):
         table_publish(d.table, process)
     report_or_wait(d, process, sample, size, slice, may_wait)
 

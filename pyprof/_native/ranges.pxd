@@ -22,6 +22,14 @@ cdef struct Ranges:
     uint32_t sweep  # the last look at the owners of executables that has been here
 
 
+cdef inline bint range_same(const Range *one, const Range *other) noexcept nogil:
+    """Whether the same is mapped at the same place, whenever it was."""
+    return (
+        one.start == other.start and one.last == other.last
+        and one.bias == other.bias and one.executable == other.executable
+    )
+
+
 cdef Ranges *ranges_share(Ranges *ranges) noexcept nogil
 cdef void ranges_release(Ranges *ranges) noexcept nogil
 cdef const Range *ranges_find(const Ranges *ranges, uint64_t address) noexcept nogil

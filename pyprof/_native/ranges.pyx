@@ -49,17 +49,13 @@ cdef const Range *ranges_find(const Ranges *ranges, uint64_t address) noexcept n
     return NULL
 
 
-cdef inline bint same(const Range *a, const Range *b) noexcept nogil:
-    return a.start == b.start and a.last == b.last and a.bias == b.bias and a.executable == b.executable
-
-
 cdef bint ranges_equal(const Ranges *one, const Ranges *other) noexcept nogil:
     """Whether the same is mapped, whenever it was."""
     cdef uint32_t i
     if one == NULL or other == NULL or one.count != other.count:
         return one == other
     for i in range(one.count):
-        if not same(&one.items[i], &other.items[i]):
+        if not range_same(&one.items[i], &other.items[i]):
             return False
     return True
 
@@ -126,7 +122,7 @@ cdef int ranges_map(Ranges **ranges, const Range *added) noexcept nogil:
     cdef Range tail
     cdef uint32_t first, after
     cdef bint has_tail = False
-    if old != NULL and same(old, added):
+    if old != NULL and range_same(old, added):
         return 0
     list = own(ranges)
     if list == NULL:
@@ -184,7 +180,7 @@ cdef int ranges_map_all(Ranges **ranges, const Range *added, uint32_t count) noe
             at += 1
             if at < had:
                 piece = old.items[at]
-        if at < had and same(&piece, &added[i]):
+        if at < had and range_same(&piece, &added[i]):
             push(made, &piece)
         else:
             if at < had and piece.start < added[i].start:

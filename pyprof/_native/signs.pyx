@@ -22,7 +22,7 @@ import os
 
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
 
-from pyprof._native.ranges cimport Range, Ranges, ranges_find
+from pyprof._native.ranges cimport Range, Ranges, range_same, ranges_find
 from pyprof._native.records cimport PYPROF_FRAME_EXACT, pyprof_frame, pyprof_sample
 
 cdef uint64_t PAGE_BITS = os.sysconf("SC_PAGE_SIZE").bit_length() - 1
@@ -47,10 +47,7 @@ cdef void signs_scanned(
     cdef uint32_t i, kept = 0
     for i in range(fresh.count if fresh != NULL else 0):
         old = ranges_find(ranges, fresh.items[i].start)
-        if (
-            old != NULL and old.start == fresh.items[i].start and old.last == fresh.items[i].last
-            and old.bias == fresh.items[i].bias and old.executable == fresh.items[i].executable
-        ):
+        if old != NULL and range_same(old, &fresh.items[i]):
             kept += 1
             fresh.items[i].untold = old.untold
             # What no event has told of may have gone and come again.

@@ -39,6 +39,19 @@ class Owners(World):
         self.run()
         self.table.forget_exited(NEVER)
 
+    def end_and_write(self, pid: int) -> None:
+        """Ends a process that is in the kernel, and lets the kernel have that: nothing is on its way then."""
+        self.clock += 3
+        self.flush(self.clock - 1)
+        self.end(pid)
+        self.flush(self.clock + 1)
+        self.trie.reclaim(NEVER)
+
+    def send(self) -> None:
+        """Takes what was counted, to be sent."""
+        self.take()
+        self.table.take_counted()
+
     def unused(self) -> list[int]:
         self.clock += 1
         self.reclaimer.sweep(self.clock)
@@ -98,14 +111,9 @@ def test_counted_frame_keeps_its_file_until_it_is_sent(world: Owners) -> None:
     world.start(1)
     number = world.map_file(1, 77)
     world.run(sample(1, world.clock + 1, user=[(START, 0)]))
-    world.flush(world.clock + 2)
-    world.clock += 3
-    world.end(1)
-    world.flush(world.clock + 1)
-    world.trie.reclaim(NEVER)
+    world.end_and_write(1)
     assert world.unused() == []
-    world.take()
-    world.table.take_counted()
+    world.send()
     assert world.unused() == []  # it is being sent
     world.table.sent(world.clock)
     assert world.unused() == [number]
@@ -115,14 +123,9 @@ def test_frames_of_the_next_interval_keep_their_files_when_the_last_one_is_sent(
     world.start(1)
     first, second = world.map_file(1, 77), world.map_file(1, 78, START + LENGTH)
     world.run(sample(1, world.clock + 1, user=[(START, 0)]))
-    world.take()
-    world.table.take_counted()
+    world.send()
     world.run(sample(1, world.clock + 2, user=[(START + LENGTH, 0)]))
-    world.flush(world.clock + 3)
-    world.clock += 4
-    world.end(1)
-    world.flush(world.clock + 1)
-    world.trie.reclaim(NEVER)
+    world.end_and_write(1)
     assert world.unused() == []
     world.table.sent(world.clock)
     assert world.unused() == [first]
@@ -138,16 +141,11 @@ def test_waiting_sample_keeps_its_file(world: Owners) -> None:
     # Its rows are not there: the sample waits for them.
     world.run(stack, sample(1, world.clock + 1, user=[(START, 0)], end=11, slice_number=1))
     assert world.reader.waiting
-    world.flush(world.clock + 2)
-    world.clock += 3
-    world.end(1)
-    world.flush(world.clock + 1)
-    world.trie.reclaim(NEVER)
+    world.end_and_write(1)
     assert world.unused() == []
     world.reader.replay()
     assert world.unused() == []  # counted now
-    world.take()
-    world.table.take_counted()
+    world.send()
     world.table.sent(world.clock)
     assert world.unused() == [number]
 
