@@ -158,7 +158,10 @@ cdef bint user_frame(
     cdef uint64_t address = frame.pc if frame.flags & PYPROF_FRAME_EXACT else frame.pc - 1
     if frame.mapping and frame.mapping <= trie.entry_count:
         entry = &trie.entries[frame.mapping]
-        if entry.pid == sample.pid and (entry.retired_at == 0 or sample.time < entry.retired_at):
+        if (
+            entry.pid == sample.pid and entry.start <= address <= entry.last
+            and (entry.retired_at == 0 or sample.time < entry.retired_at)
+        ):
             set_user_frame(d, row, entry.executable, address - entry.bias, sample.time)
             return True
     range = ranges_find(process.ranges, address)

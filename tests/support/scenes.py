@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from pyprof.profile.model import By, FrameKind, Profile
-from pyprof.session import Options, Session
+from pyprof.session import POLL_SECONDS, Options, Session
 from tests.support.profiling import build_target
 
 HZ = 1999
@@ -28,10 +28,11 @@ def recording(hz: int = HZ, by: By = By.PROCESS) -> Iterator[Session]:
         audit(session)
 
 
-def follow(session: Session, *command: str | Path) -> list[str]:
+def follow(session: Session, *command: str | Path, every: float = POLL_SECONDS) -> list[str]:
     """Runs a program to its end, the session keeping up with it; the lines that it printed.
 
-    These must be few enough for a pipe, since they are read at the end.
+    These must be few enough for a pipe, since they are read at the end. every: most seconds between two looks
+    at the rings.
     """
     with subprocess.Popen([str(word) for word in command], stdout=subprocess.PIPE, text=True) as process:
         done = os.pidfd_open(process.pid)
@@ -39,7 +40,7 @@ def follow(session: Session, *command: str | Path) -> list[str]:
         session.watch(done, lambda: ended.append(True))
         try:
             while not ended:
-                session.poll()
+                session.poll(every)
         finally:
             session.unwatch(done)
             os.close(done)
