@@ -24,3 +24,7 @@ class ElfError(PyprofError):
 
 class OutputError(PyprofError):
     """A profile cannot be written where it was asked for."""
+
+
+class ConfigError(PyprofError):
+    """A setting, variable or argument has a value that it cannot have, or there is no such setting."""

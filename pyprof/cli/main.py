@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from pyprof import __version__
-from pyprof.errors import PyprofError
+from pyprof.errors import ConfigError, PyprofError
 
 EPILOG = """\
 examples:
@@ -18,7 +18,7 @@ examples:
   pyprof record -o build.folded -- make -j8    a command from its first instruction until it ends
   pyprof doctor                                what this host offers, what is missing, how to get it
 
-exit codes: 0 done; 1 cannot (missing privilege, file, feature); 2 bad arguments;
+exit codes: 0 done; 1 cannot (missing privilege, file, feature); 2 bad arguments or configuration;
 `record -- COMMAND` passes the command's own on.
 """
 
@@ -72,7 +72,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         sys.stdout.flush()  # here, not at exit: its errors are to be handled below
     except PyprofError as error:
         print(f"pyprof: {error}", file=sys.stderr)
-        return 1
+        return 2 if isinstance(error, ConfigError) else 1
     except BrokenPipeError:
         # Who read our output is gone; nothing more can be said to it, at exit neither.
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
