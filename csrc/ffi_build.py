@@ -45,12 +45,12 @@ CONSTANTS = [
 ffibuilder.cdef("struct pyprof_mapping_key { uint32_t prefix_len; uint32_t pid; uint64_t address; };")
 FLAGS = ["-std=gnu11", "-O2", "-g0", "-Wall", "-Wextra", "-Werror"]
 
-ffibuilder.cdef("".join(map(declarations, ("loader.h", "unwind_host.h", "heap.h"))))
+ffibuilder.cdef("".join(map(declarations, ("loader.h", "unwind_host.h", "heap.h", "privileges.h"))))
 ffibuilder.cdef("\n".join(f"#define {name} ..." for name in CONSTANTS))
 ffibuilder.set_source(
     "pyprof._native._libbpf",
-    '#include "loader.h"\n#include "heap.h"',
-    sources=["csrc/loader.c", "csrc/unwind_host.c", "csrc/heap.c"],
+    '#include "loader.h"\n#include "heap.h"\n#include "privileges.h"',
+    sources=["csrc/loader.c", "csrc/unwind_host.c", "csrc/heap.c", "csrc/privileges.c"],
     include_dirs=["csrc"],
     depends=[*sorted(f"csrc/{path.name}" for path in HERE.glob("*.h")), "bpf/unwind.h", "csrc/ffi_build.py"],
     extra_compile_args=[*pkg_config("--cflags", "libbpf"), *FLAGS],
