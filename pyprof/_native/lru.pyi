@@ -1,0 +1,39 @@
+# SPDX-License-Identifier: Apache-2.0
+from typing import final
+
+from typing_extensions import Buffer
+
+@final
+class LruNumbers:
+    def __init__(
+        self,
+        capacity: int,
+        *,
+        weight_limit: int = 0x7FFFFFFFFFFFFFFF,
+        idle: int = 0,
+        lifetime: int = 0,
+        now: int = 0,
+        reports: bool = True,
+    ) -> None: ...
+    def __len__(self) -> int: ...
+    def tick(self, now: int) -> None: ...
+    def get_many(
+        self, keys: Buffer, to: Buffer, *, second: int = 0, missing: int = 0, refresh: bool = True
+    ) -> int: ...
+    def peek_many(self, keys: Buffer, to: Buffer, *, second: int = 0, missing: int = 0) -> int: ...
+    def put_many(
+        self,
+        keys: Buffer,
+        values: Buffer,
+        *,
+        second: int = 0,
+        weight: int = 1,
+        idle: int | None = None,
+        lifetime: int | None = None,
+    ) -> int: ...
+    def remove_many(self, keys: Buffer, *, second: int = 0) -> int: ...
+    def purge(self, *, steps: int = 0x7FFFFFFFFFFFFFFF) -> int: ...
+    def clear(self) -> None: ...
+    def resize(self, capacity: int, weight_limit: int = 0x7FFFFFFFFFFFFFFF) -> None: ...
+    def removals(self) -> list[tuple[int, int, int, str]]: ...
+    def metrics(self) -> dict[str, int]: ...
