@@ -6,6 +6,7 @@ import os
 import stat
 import tomllib
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -42,8 +43,10 @@ class Config:
     def secrets(self) -> tuple[str, ...]:
         """Texts that must never be shown."""
         secrets = [*self.settings.headers.values()]
-        password = urlsplit(self.settings.endpoint).password if self.settings.endpoint else None
-        return tuple(filter(None, [*secrets, password]))
+        with suppress(ValueError):
+            url = urlsplit(self.settings.endpoint)
+            secrets += [url.password or "", url.query]
+        return tuple(filter(None, secrets))
 
 
 def load(path: str | None, environ: Mapping[str, str], flags: Mapping[str, str | None]) -> Config:

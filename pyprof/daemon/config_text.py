@@ -21,14 +21,14 @@ EXAMPLE_HEAD = f"""\
 
 
 def masked_url(url: str) -> str:
-    """A URL without its password."""
+    """A URL without user, password and query."""
     try:
         parts = urlsplit(url)
-        if parts.username is None and parts.password is None:
-            return url
-        return urlunsplit(parts._replace(netloc=f"{MASK}@{parts.netloc.rpartition('@')[2]}"))
     except ValueError:
         return MASK
+    host = parts.netloc.rpartition("@")[2]
+    user = f"{MASK}@" if host != parts.netloc else ""
+    return urlunsplit(parts._replace(netloc=user + host, query=MASK if parts.query else ""))
 
 
 def masked(each: Setting, value: Value) -> Value:

@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any
-from urllib.parse import unquote, urlsplit
+from urllib.parse import unquote
 
 from pyprof.errors import ConfigError
 from pyprof.host import MAX_HZ
@@ -169,18 +169,6 @@ def parse_pairs(text: str, where: str) -> dict[str, str]:
     return pairs
 
 
-def check_url(text: str) -> str:
-    """What is wrong with the URL of an endpoint, "" for nothing. It is not named: it may hold a password."""
-    if not text:
-        return ""
-    try:
-        url = urlsplit(text)
-        fits = url.scheme in ("http", "https") and bool(url.hostname) and url.port != 0
-    except ValueError:
-        fits = False
-    return "" if fits else "that is not a URL of the form http://HOST:PORT or https://HOST:PORT"
-
-
 def parse_address(text: str) -> tuple[str, int]:
     """Host and port of ``HOST:PORT`` or ``[V6]:PORT``.
 
@@ -247,7 +235,7 @@ class Settings:
         "URL of the OpenTelemetry Collector, http://HOST:PORT. Where it is empty the OTEL_EXPORTER_OTLP_* "
         "variables say, else it is this host, port 4318 for http/protobuf and 4317 for grpc. "
         "Over HTTP a URL without a path gets /v1development/profiles.",
-        check=check_url, flags=("--otlp-endpoint",), metavar="URL", live=True,
+        flags=("--otlp-endpoint",), metavar="URL", live=True,
     )  # fmt: skip
     protocol: str = _setting(
         "export", "protocol", "http/protobuf", "How profiles travel. grpc takes some 24 MiB more memory.",
