@@ -378,6 +378,7 @@ int pyprof_perf_sideband(int cpu, int build_ids, uint32_t wakeup_bytes)
 	    .comm_exec = 1,
 	    .task = 1,
 	    .build_id = !!build_ids,
+	    .ksymbol = 1,
 	    .use_clockid = 1,
 	    .clockid = CLOCK_MONOTONIC,
 	    .watermark = 1,

@@ -27,13 +27,14 @@ from pyprof.bpf.library import MAPPING_ENTRIES, BpfObject, end_texts, return_mem
 from pyprof.bpf.perf_events import ProcessEvents, Sampling, online_cpus, raise_open_files
 from pyprof.errors import ProcError, TargetError
 from pyprof.full import FullMaps
+from pyprof.interval import Intervals
 from pyprof.process.files import MappedFile, MappedFiles
 from pyprof.process.proc import read_stat
 from pyprof.process.resync import Resync
 from pyprof.process.scan import Scanner
-from pyprof.profile.builder import fill
 from pyprof.profile.model import Accounting, By, Profile
 from pyprof.state import HighWater, full_counts, held, one_line, state_of
+from pyprof.symbols.names import Limits
 from pyprof.unwind.ahead import load_ahead
 from pyprof.unwind.loader import RowLoader
 
@@ -87,7 +88,9 @@ class Options:
     """What to profile. hz: samples a second on each CPU, 1 to 10,000; event: "cpu-clock" or "cycles"; pids:
     only these and their descendants, all when empty; mapping_entries, plain_loop: see BpfObject; arena_bytes:
     most memory for unwind rows; grace: seconds for which executables that nobody maps, and processes that
-    ended, are kept after the last sample of them was sent."""
+    ended, are kept after the last sample of them was sent; stamps: whether the time of each sample is kept;
+    facts: whether the containers and services of processes are looked for; names: how much is kept of
+    names."""
 
     hz: int = 99
     event: str = "cpu-clock"
@@ -97,6 +100,9 @@ class Options:
     plain_loop: bool = False
     arena_bytes: int = ARENA_BYTES
     grace: float = KEEP_UNUSED
+    stamps: bool = False
+    facts: bool = False
+    names: Limits = field(default_factory=Limits)
 
 
 def ring_bytes(hz: int, cpus: int) -> int:
@@ -113,15 +119,14 @@ class Session:
         self.trie = MappingTrie(options.mapping_entries)
         self.table = ProcessTable(self.trie)
         self.sideband = SidebandReader(self.table)
-        self.aggregator = Aggregator()
+        self.aggregator = Aggregator(stamped=options.stamps)
         self.files = MappedFiles()
         self.scanner = Scanner(self.table, self.files)
         self.full = 0
         """Times that a process did not fit into exec_mappings."""
-        self.kernel_names_problem = ""
         self.started = 0  # CLOCK_MONOTONIC, ns
-        self.started_wall = 0
         self.stopped = 0
+        self.intervals = Intervals(self, options.names)
         self._stack = ExitStack()
         self._poller = select.epoll()
         self._stack.callback(self._poller.close)
@@ -233,7 +238,6 @@ class Session:
         self._sampling = Sampling(self.options.hz, self.options.event, self.bpf.program_fd)
         self._stack.callback(self._sampling.close)
         self.started = time.monotonic_ns()
-        self.started_wall = time.time_ns()
         self._sampling.update()
         self._next_second = self.started + SECOND
 
@@ -263,6 +267,7 @@ class Session:
     def drain(self) -> None:
         """Reads what the kernel has for us and acts on it."""
         self.reader.run()
+        self.intervals.clock.note()
         self._take_new_files()
         unknown = self.table.unknown()
         if unknown:
@@ -412,44 +417,36 @@ class Session:
             "stack_copies_without_room": self.bpf.counters()["stack copies without room"],
         }
 
-    def take(self) -> Profile:
-        """The profile of what was sampled, named."""
-        profile = Profile(
-            started_at=self.started_wall,
-            duration=max((self.stopped or time.monotonic_ns()) - self.started, 1),
-            hz=self.options.hz,
-            event=self.options.event,
-            by=self.options.by,
-            ends=end_texts(),
-            accounting=self.accounting(),
-        )
-        # What was counted holds its processes and executables until it is named.
-        self.table.take_counted()
-        self._name(profile, self.aggregator.take())
-        self.table.sent(time.monotonic_ns())
-        return profile
+    @property
+    def kernel_names_problem(self) -> str:
+        """Why kernel functions have no names, or ""."""
+        return self.intervals.names.problem
 
-    def _name(self, profile: Profile, taken: dict[str, bytes]) -> None:
-        """Names a profile; while sampling goes on, the rings are read meanwhile: names may take a second."""
+    def take(self) -> Profile:
+        """The profile of what was sampled since the last call, or the start, named."""
+        return self.intervals.take(self._run)
+
+    def _run(self, work: Callable[[], None]) -> None:
+        """Does work that takes long; while sampling goes on, the rings are read meanwhile."""
         if self._sampling is None:
-            self.kernel_names_problem = fill(profile, taken, self.files)
+            work()
             return
         ready = os.eventfd(0, os.EFD_CLOEXEC)
 
-        def work() -> str:
+        def notify() -> None:
             try:
-                return fill(profile, taken, self.files)
+                work()
             finally:
                 os.eventfd_write(ready, 1)
 
         with ThreadPoolExecutor(1, "names") as pool:
             self.watch(ready, lambda: None)
-            naming = pool.submit(work)
+            naming = pool.submit(notify)
             while not naming.done():
                 self.poll()
             self.unwatch(ready)
         os.close(ready)
-        self.kernel_names_problem = naming.result()
+        naming.result()
 
 
 def on_signals(session: Session, signals: Iterable[int], action: Callable[[int], None]) -> Callable[[], None]:

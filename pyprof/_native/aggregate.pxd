@@ -28,6 +28,8 @@ cdef struct ProcessRow:
     uint64_t start_time
     uint32_t serial
     uint32_t pid
+    uint32_t program  # number of the executable that it runs, 0 where unknown
+    uint32_t parent  # pid, 0 where no event told
     char name[16]
 
 
@@ -45,6 +47,11 @@ cdef struct SampleRow:
     uint32_t end  # enum pyprof_end: the same frames that ended for another reason are another row
 
 
+cdef struct StampRow:
+    uint64_t time  # CLOCK_MONOTONIC, ns
+    uint64_t sample
+
+
 cdef struct Aggregate:
     uint64_t seed
     FrameRow *frames
@@ -53,9 +60,13 @@ cdef struct Aggregate:
     ProcessRow *processes
     ThreadRow *threads
     SampleRow *samples
+    StampRow *stamps
     uint64_t frame_capacity, stack_capacity, pool_capacity
     uint64_t process_capacity, thread_capacity, sample_capacity
     uint64_t pool_used
+    uint64_t stamp_capacity
+    uint64_t stamp_count
+    bint stamped  # whether the time of each sample is kept
     Index frame_index
     Index stack_index
     Index process_index
@@ -68,14 +79,12 @@ cdef void aggregate_deinit(Aggregate *a) noexcept nogil
 cdef void aggregate_clear(Aggregate *a) noexcept nogil
 # Each returns the number of the row, made where it is new, or -1 without memory.
 cdef int64_t aggregate_stack(Aggregate *a, const FrameRow *frames, uint32_t length) noexcept nogil
-cdef int64_t aggregate_process(
-    Aggregate *a, uint32_t serial, uint32_t pid, uint64_t start_time, const char *name, bint rename
-) noexcept nogil
+cdef int64_t aggregate_process(Aggregate *a, const ProcessRow *process, bint rename) noexcept nogil
 cdef int64_t aggregate_thread(
     Aggregate *a, uint32_t process, uint32_t tid, const char *name, bint rename
 ) noexcept nogil
 cdef int64_t aggregate_add(
-    Aggregate *a, uint32_t process, uint32_t thread, uint32_t stack, uint32_t end, uint64_t count
+    Aggregate *a, uint32_t process, uint32_t thread, uint32_t stack, uint32_t end, uint64_t count, uint64_t time
 ) noexcept nogil
 
 
@@ -83,5 +92,5 @@ cdef class Aggregator:
     cdef Aggregate table
     cdef int64_t count_stack(
         self, uint32_t process, uint32_t thread, const uint32_t *kinds, const uint32_t *executables,
-        const uint64_t *addresses, uint32_t length, uint32_t end, uint64_t count
+        const uint64_t *addresses, uint32_t length, uint32_t end, uint64_t count, uint64_t time
     ) noexcept nogil

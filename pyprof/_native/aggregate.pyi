@@ -2,7 +2,7 @@
 from typing_extensions import Buffer
 
 class Aggregator:
-    def __init__(self, seed: int | None = None) -> None: ...
+    def __init__(self, seed: int | None = None, stamped: bool = False) -> None: ...
     def add(
         self,
         process: int,
@@ -12,6 +12,7 @@ class Aggregator:
         addresses: Buffer,
         count: int = 1,
         end: int = 0,
+        time: int = 0,
     ) -> None: ...
     def add_batch(
         self,

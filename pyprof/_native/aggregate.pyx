@@ -59,6 +59,7 @@ cdef void aggregate_deinit(Aggregate *a) noexcept nogil:
     free(a.processes)
     free(a.threads)
     free(a.samples)
+    free(a.stamps)
     memset(a, 0, sizeof(Aggregate))
 
 
@@ -70,6 +71,7 @@ cdef void aggregate_clear(Aggregate *a) noexcept nogil:
     index_clear(&a.thread_index)
     index_clear(&a.sample_index)
     a.pool_used = 0
+    a.stamp_count = 0
 
 
 cdef inline int room(Index *index, void **rows, uint64_t *capacity, uint64_t item) noexcept nogil:
@@ -146,29 +148,25 @@ cdef int64_t aggregate_stack(Aggregate *a, const FrameRow *frames, uint32_t leng
     return index.used - 1
 
 
-cdef int64_t aggregate_process(
-    Aggregate *a, uint32_t serial, uint32_t pid, uint64_t start_time, const char *name, bint rename
-) noexcept nogil:
+cdef int64_t aggregate_process(Aggregate *a, const ProcessRow *process, bint rename) noexcept nogil:
     """Number of the row of a process, or -1 without memory. rename: whether the name is newer for sure."""
     cdef Index *index = &a.process_index
-    cdef uint32_t tag = <uint32_t>(pyprof_hash_two(serial, pid, a.seed) >> 32)
+    cdef uint32_t tag = <uint32_t>(pyprof_hash_two(process.serial, process.pid, a.seed) >> 32)
     cdef uint32_t at = tag & index.mask
     cdef ProcessRow *row
     while index.slots[at]:
         row = &a.processes[slot_id(index.slots[at])]
-        if row.serial == serial and row.pid == pid:
+        if row.serial == process.serial and row.pid == process.pid:
             # A process may rename itself; its latest name is the one that ps shows.
             if rename:
-                memcpy(row.name, name, sizeof(row.name))
+                memcpy(row.name, process.name, sizeof(row.name))
+            if row.program == 0:
+                row.program = process.program
             return slot_id(index.slots[at])
         at = (at + 1) & index.mask
     if room(index, <void **>&a.processes, &a.process_capacity, sizeof(ProcessRow)) < 0:
         return -1
-    row = &a.processes[index.used]
-    row.serial = serial
-    row.pid = pid
-    row.start_time = start_time
-    memcpy(row.name, name, sizeof(row.name))
+    a.processes[index.used] = process[0]
     index_add(index, tag, index.used)
     return index.used - 1
 
@@ -198,18 +196,25 @@ cdef int64_t aggregate_thread(
 
 
 cdef int64_t aggregate_add(
-    Aggregate *a, uint32_t process, uint32_t thread, uint32_t stack, uint32_t end, uint64_t count
+    Aggregate *a, uint32_t process, uint32_t thread, uint32_t stack, uint32_t end, uint64_t count, uint64_t time
 ) noexcept nogil:
+    """Counts a sample; time: when it was taken, which is kept where stamps are wanted."""
     cdef Index *index = &a.sample_index
     cdef uint32_t tag = <uint32_t>(
         pyprof_hash_two((<uint64_t>process << 32) | thread, (<uint64_t>end << 32) | stack, a.seed) >> 32
     )
     cdef uint32_t at = tag & index.mask
     cdef SampleRow *row
+    # Room for the stamp comes first: what has no room must not be counted.
+    if a.stamped and grow(
+        <void **>&a.stamps, &a.stamp_capacity, a.stamp_count + 1, sizeof(StampRow)
+    ) < 0:
+        return -1
     while index.slots[at]:
         row = &a.samples[slot_id(index.slots[at])]
         if row.process == process and row.thread == thread and row.stack == stack and row.end == end:
             row.count += count
+            stamp(a, slot_id(index.slots[at]), time)
             return slot_id(index.slots[at])
         at = (at + 1) & index.mask
     if room(index, <void **>&a.samples, &a.sample_capacity, sizeof(SampleRow)) < 0:
@@ -221,7 +226,15 @@ cdef int64_t aggregate_add(
     row.stack = stack
     row.end = end
     index_add(index, tag, index.used)
+    stamp(a, index.used - 1, time)
     return index.used - 1
+
+
+cdef inline void stamp(Aggregate *a, uint32_t sample, uint64_t time) noexcept nogil:
+    if a.stamped:
+        a.stamps[a.stamp_count].time = time
+        a.stamps[a.stamp_count].sample = sample
+        a.stamp_count += 1
 
 
 cdef bytes rows(const void *data, uint64_t count, uint64_t item):
@@ -231,17 +244,19 @@ cdef bytes rows(const void *data, uint64_t count, uint64_t item):
 cdef class Aggregator:
     """Owner of the tables of an interval. Not thread-safe."""
 
-    def __cinit__(self, seed=None):
-        """seed: of the hash; by default a secret one, since addresses are chosen by what is profiled."""
+    def __cinit__(self, seed=None, bint stamped=False):
+        """seed: of the hash; by default a secret one, since addresses are chosen by what is profiled; stamped: whether
+        the time of each sample is kept."""
         if aggregate_init(&self.table, secrets.randbits(64) if seed is None else seed) < 0:
             raise MemoryError
+        self.table.stamped = stamped
 
     def __dealloc__(self):
         aggregate_deinit(&self.table)
 
     cdef int64_t count_stack(
         self, uint32_t process, uint32_t thread, const uint32_t *kinds, const uint32_t *executables,
-        const uint64_t *addresses, uint32_t length, uint32_t end, uint64_t count
+        const uint64_t *addresses, uint32_t length, uint32_t end, uint64_t count, uint64_t time
     ) noexcept nogil:
         """length: at most MAX_FRAMES. Number of the sample row, or -1 without memory."""
         cdef FrameRow frames[MAX_FRAMES]
@@ -254,11 +269,11 @@ cdef class Aggregator:
         id = aggregate_stack(&self.table, frames, length)
         if id < 0:
             return -1
-        return aggregate_add(&self.table, process, thread, <uint32_t>id, end, count)
+        return aggregate_add(&self.table, process, thread, <uint32_t>id, end, count, time)
 
     def add(self, uint32_t process, uint32_t thread, const uint32_t[::1] kinds not None,
             const uint32_t[::1] executables not None, const uint64_t[::1] addresses not None,
-            uint64_t count=1, uint32_t end=0):
+            uint64_t count=1, uint32_t end=0, uint64_t time=0):
         """Counts a stack given as three columns, leaf first. For tests and benchmarks: the ring's
         reader calls the C functions."""
         cdef int64_t id
@@ -268,7 +283,7 @@ cdef class Aggregator:
         # The address of an empty view's first item is never read.
         with nogil, cython.boundscheck(False):
             id = self.count_stack(
-                process, thread, &kinds[0], &executables[0], &addresses[0], <uint32_t>n, end, count
+                process, thread, &kinds[0], &executables[0], &addresses[0], <uint32_t>n, end, count, time
             )
         if id < 0:
             raise MemoryError
@@ -291,7 +306,7 @@ cdef class Aggregator:
                 for i in range(1, n):
                     id = self.count_stack(
                         process, thread, &kinds[starts[i - 1]], &executables[starts[i - 1]],
-                        &addresses[starts[i - 1]], <uint32_t>(starts[i] - starts[i - 1]), 0, 1
+                        &addresses[starts[i - 1]], <uint32_t>(starts[i] - starts[i - 1]), 0, 1, 0
                     )
                     if id < 0:
                         break
@@ -308,9 +323,10 @@ cdef class Aggregator:
         """Copies of the tables, as bytes by name, and empties them.
 
         Layouts (native endian): frames {u64 address, u32 executable, u32 kind}; stacks {u64 start,
-        u32 length, u32 hash}; pool u32; processes {u64 start_time, u32 serial, u32 pid,
-        char name[16]}; threads {u32 process, u32 tid, char name[16]}; samples {u64 count,
-        u32 process, u32 thread, u32 stack, u32 end}, where end is that of enum pyprof_end.
+        u32 length, u32 hash}; pool u32; processes {u64 start_time, u32 serial, u32 pid, u32 program,
+        u32 parent, char name[16]}; threads {u32 process, u32 tid, char name[16]}; samples {u64 count,
+        u32 process, u32 thread, u32 stack, u32 end}, where end is that of enum pyprof_end; stamps {u64 time,
+        u64 sample}, in the order in which samples were counted, none unless they are wanted.
         """
         cdef Aggregate *a = &self.table
         taken = {
@@ -320,6 +336,7 @@ cdef class Aggregator:
             "processes": rows(a.processes, a.process_index.used, sizeof(ProcessRow)),
             "threads": rows(a.threads, a.thread_index.used, sizeof(ThreadRow)),
             "samples": rows(a.samples, a.sample_index.used, sizeof(SampleRow)),
+            "stamps": rows(a.stamps, a.stamp_count, sizeof(StampRow)),
         }
         aggregate_clear(a)
         return taken

@@ -22,6 +22,7 @@ from pyprof._native.aggregate cimport (
     KIND_NATIVE,
     KIND_UNKNOWN,
     FrameRow,
+    ProcessRow,
     aggregate_add,
     aggregate_process,
     aggregate_stack,
@@ -285,12 +286,22 @@ cdef int64_t stack_of(
     return stack
 
 
+cdef void fill_row(ProcessRow *row, const Process *process, const pyprof_sample *sample) noexcept nogil:
+    row.start_time = sample.start_time
+    row.serial = process.serial
+    row.pid = sample.pid
+    row.program = process.program
+    row.parent = process.parent
+    memcpy(row.name, sample.process_name, sizeof(row.name))
+
+
 cdef bint report(
     Drain *d, Process *process, const pyprof_sample *sample, const pyprof_slice *slice, bint may_wait
 ) noexcept nogil:
     """Counts a sample; False where it has to wait for unwind rows."""
     cdef uint8_t end = sample.end
     cdef int64_t stack, row = 0, thread = 0
+    cdef ProcessRow known
     # An exec sets the new name, and reports it, before the new program's stack is there: what is sampled
     # between the two belongs to the old program.
     cdef bint rename = not sample.in_kernel or sample.is_kernel_thread or sample.user_frames > 1
@@ -298,13 +309,13 @@ cdef bint report(
     if stack == -2:
         return False
     if not d.by_none:
-        row = aggregate_process(
-            d.aggregate, process.serial, sample.pid, sample.start_time, sample.process_name, rename
-        )
+        fill_row(&known, process, sample)
+        row = aggregate_process(d.aggregate, &known, rename)
+        executables_count(&d.table.executables, process.program)
     if d.by_thread and row >= 0:
         thread = aggregate_thread(d.aggregate, <uint32_t>row, sample.tid, sample.thread_name, rename)
     if stack < 0 or row < 0 or thread < 0 or aggregate_add(
-        d.aggregate, <uint32_t>row, <uint32_t>thread, <uint32_t>stack, end, 1
+        d.aggregate, <uint32_t>row, <uint32_t>thread, <uint32_t>stack, end, 1, sample.time
     ) < 0:
         d.no_memory += 1
         return True
@@ -412,6 +423,8 @@ cdef void report_held(
     memset(&process, 0, sizeof(Process))
     process.pid = sample.pid
     process.serial = held.serial
+    process.program = held.program
+    process.parent = held.parent
     process.ranges = held.ranges
     process.exited_at = sample.time  # nothing is to be asked about it
     process.known = 1

@@ -30,6 +30,8 @@ cdef struct Process:
     Signs signs
     uint32_t pid  # 0: the slot is free
     uint32_t serial  # new with each exec; never 0, and with the pid unique
+    uint32_t program  # number of the executable that it runs; 0 where unknown
+    uint32_t parent  # pid of the process that forked it; 0 where no event told
     int32_t threads
     uint8_t target
     uint8_t known  # its ranges are what it has mapped
@@ -74,6 +76,7 @@ cdef struct Table:
     List32 exited  # pids that ended, to be forgotten after a while
     uint64_t events
     uint64_t lost_events
+    uint64_t kernel_symbols  # that came or went
     uint64_t no_memory  # events not applied for want of memory
     uint64_t evicted  # processes that gave way in a full trie
     uint64_t refused  # those for which nobody gave way

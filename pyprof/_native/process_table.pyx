@@ -13,6 +13,7 @@ process is retired at once, as of the event's time; the new state is written aft
 from libc.stdint cimport int32_t, uint32_t, uint64_t
 from libc.string cimport memset
 
+from pyprof._native.executables cimport ANONYMOUS, NO_EXECUTABLE
 from pyprof._native.hashing cimport pyprof_hash_two
 from pyprof._native.index cimport index_add, index_remove, index_reserve, slot_id
 from pyprof._native.mappings cimport trie_retire_range
@@ -130,12 +131,14 @@ cdef void table_fork(Table *table, uint32_t pid, uint32_t parent, uint64_t time)
         table.no_memory += 1
         return
     child.forked_at = time
+    child.parent = parent
     if father == NULL:
         return
     child.ranges = ranges_share(father.ranges)
     child.known = father.known
     child.signs = father.signs
     child.gone = father.gone
+    child.program = father.program
     if father.target == TARGET:
         child.target = TARGET
 
@@ -157,6 +160,7 @@ cdef void table_exec(Table *table, uint32_t pid, uint64_t time) noexcept nogil:
     ranges_release(process.ranges)
     process.ranges = NULL
     process.serial = table_serial(table)
+    process.program = NO_EXECUTABLE
     process.forked_at = time
     memset(&process.signs, 0, sizeof(Signs))
     # Only the thread that execs lives on, and what it maps from now on is reported.
@@ -207,6 +211,8 @@ cdef void table_map(Table *table, uint32_t pid, const Range *added, bint writabl
         if process == NULL:
             table.no_memory += 1
             return
+    if process.program == NO_EXECUTABLE and process.known and process.ranges == NULL and added.executable > ANONYMOUS:
+        process.program = added.executable  # what an exec maps first
     signs_mapped(&process.signs, added.since, writable)
     changed = ranges_map(&process.ranges, added)
     if changed < 0:

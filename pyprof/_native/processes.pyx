@@ -11,6 +11,7 @@ from pyprof._native.executables cimport (
     ANONYMOUS,
     KEY_BUILD_ID,
     KEY_INODE,
+    NO_EXECUTABLE,
     ExecutableKey,
     executables_deinit,
     executables_init,
@@ -76,6 +77,15 @@ cdef Ranges *ranges_of(items) except? NULL:
         ranges_release(made)
         raise
     return made
+
+
+cdef uint32_t lowest_program(const Ranges *ranges) noexcept nogil:
+    """The executable that a process runs: the kernel maps programs below libraries."""
+    cdef uint32_t i
+    for i in range(ranges.count):
+        if ranges.items[i].executable > ANONYMOUS:
+            return ranges.items[i].executable
+    return NO_EXECUTABLE
 
 
 cdef class ProcessTable:
@@ -183,6 +193,8 @@ cdef class ProcessTable:
         process.rescan_after = max(process.rescan_after, time + took * RESCAN_SHARE)
         if fresh == NULL:
             return
+        if process.program == NO_EXECUTABLE:
+            process.program = lowest_program(fresh)
         doubted = process.signs.doubted
         signs_scanned(&process.signs, process.ranges, fresh, max(time, read_at), uncounted)
         if ranges_equal(process.ranges, fresh) and not doubted:
@@ -378,6 +390,8 @@ cdef class ProcessTable:
                 ranges.append((item.start, item.last, (item.start - item.bias), item.executable))
         return {
             "serial": process.serial,
+            "program": process.program,
+            "parent": process.parent,
             "threads": process.threads,
             "known": bool(process.known),
             "published": bool(process.published),
@@ -386,6 +400,11 @@ cdef class ProcessTable:
             "target": process.target == TARGET,
             "ranges": ranges,
         }
+
+    def serials(self):
+        """Serial numbers of all that are known, ended ones too."""
+        cdef uint32_t i
+        return {self.table.processes[i].serial for i in range(self.table.count) if self.table.processes[i].pid}
 
     def counts(self):
         """Numbers by name: processes, exited, executables, unused_executables, mappings, events, lost_events, no_memory;

@@ -45,6 +45,8 @@ cdef void mark_all(Table *table, const Waiting *waiting) noexcept nogil:
     cdef uint64_t i, at = 0
     for i in range(table.count):
         mark_ranges(executables, table.processes[i].ranges)
+        if table.processes[i].pid:
+            mark(executables, table.processes[i].program)
     for i in range(1, <uint64_t>table.trie.entry_count + 1):
         if table.trie.entries[i].pid:
             mark(executables, table.trie.entries[i].executable)
@@ -57,6 +59,7 @@ cdef void mark_all(Table *table, const Waiting *waiting) noexcept nogil:
         if held == NULL:
             break
         mark_ranges(executables, held.ranges)
+        mark(executables, held.program)
 
 
 cdef void sweep(Executables *table, uint64_t now) noexcept nogil:

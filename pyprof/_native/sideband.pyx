@@ -50,6 +50,7 @@ cdef extern from *:
 
 cdef extern from "<linux/perf_event.h>" nogil:
     enum:
+        PERF_RECORD_KSYMBOL
         PERF_RECORD_LOST
         PERF_RECORD_COMM
         PERF_RECORD_EXIT
@@ -188,6 +189,8 @@ cdef void apply_record(Table *table, const uint8_t *record, uint64_t size, uint6
     if header.type == PERF_RECORD_LOST:
         if size >= sizeof(Lost):
             table.lost_events += (<const Lost *>record).lost
+    elif header.type == PERF_RECORD_KSYMBOL:
+        table.kernel_symbols += 1
     elif size < sizeof(Comm) or not is_process(comm.pid):  # the pid lies at the same place in all others
         return
     elif header.type == PERF_RECORD_MMAP2:
@@ -301,6 +304,11 @@ cdef class SidebandReader:
                 sideband_apply(&self.sideband, ring)
             sideband_release(&self.sideband)
         return self.table.table.events - before
+
+    @property
+    def kernel_changes(self):
+        """Kernel symbols that came or went - BPF programs, above all - and records that may have told of more."""
+        return self.table.table.kernel_symbols + self.table.table.lost_events
 
     @property
     def malformed(self):

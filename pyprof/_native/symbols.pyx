@@ -356,3 +356,11 @@ cdef class SymbolTable:
 
     def __len__(self):
         return self.entries.count
+
+    @property
+    def nbytes(self):
+        """Memory that the table holds."""
+        return (
+            self.entries.capacity * sizeof(Entry) + self.layout.count * (sizeof(uint64_t) + sizeof(uint32_t))
+            + self.arena.capacity + sum(len(strings) for strings in self.kept)
+        )

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Samples that wait for the mappings of their process, or for unwind rows."""
 
-from libc.stdint cimport uint8_t, uint64_t
+from libc.stdint cimport uint8_t, uint32_t, uint64_t
 
 from pyprof._native.process_table cimport Process
 from pyprof._native.ranges cimport Ranges
@@ -19,7 +19,10 @@ cdef struct Held:  # the sample follows, then its slice, each padded to 8 bytes
     uint64_t size
     uint64_t slice_size  # 0: it has none
     Ranges *ranges  # of its process when it was taken
-    uint64_t serial  # of that; 0 where it was not known
+    uint32_t serial  # of that; 0 where it was not known
+    uint32_t program
+    uint32_t parent
+    uint32_t reserved
 
 
 cdef bint waiting_add(

@@ -30,6 +30,8 @@ cdef bint waiting_add(
     if process.known:
         # It may exec, or map something else there, before the rows come.
         held.serial = process.serial
+        held.program = process.program
+        held.parent = process.parent
         held.ranges = ranges_share(process.ranges)
     memcpy(to, &held, sizeof(Held))
     memcpy(to + sizeof(Held), sample, size)

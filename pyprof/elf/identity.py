@@ -153,9 +153,23 @@ def _scan_notes(file: ElfFile, offset: int, size: int, align: int, found: list[s
     """
     if offset + size > file.size or size > MAX_NOTES:
         return
-    data = file.read(offset, size)
-    pad = 7 if align == 8 else 3
+    _take_notes(file.read(offset, size), 7 if align == 8 else 3, found)
+
+
+def kernel_build_id(path: str = "/sys/kernel/notes") -> str:
+    """GNU build ID of the running kernel, from its notes; "" where they cannot be read."""
+    found = ["", ""]
+    try:
+        with open(path, "rb") as notes:
+            _take_notes(notes.read(MAX_NOTES), 3, found)
+    except OSError:
+        return ""
+    return found[0]
+
+
+def _take_notes(data: bytes, pad: int, found: list[str]) -> None:
     position = 0
+    size = len(data)
     while position + _NOTE.size <= size:
         name_size, desc_size, kind = _NOTE.unpack_from(data, position)
         name_start = position + _NOTE.size

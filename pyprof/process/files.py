@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """The files that processes have mapped, by the numbers of the process table."""
 
+import itertools
 import os
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from pyprof.elf.file import PF_X, ElfFile, open_regular
 from pyprof.elf.identity import Identity, address_of_offset, identity_of, read_identity, read_vdso
@@ -12,12 +13,15 @@ from pyprof.process.maps import map_file
 from pyprof.process.proc import escape
 from pyprof.profile.model import Executable
 
+_serials = itertools.count(1)
+
 
 @dataclass(slots=True)
 class MappedFile:
     """A mapped file. Attributes: path: as the process saw it; build_id: as the kernel told, or b"";
     inode: its number where the kernel told no build ID, else 0; pid, start, last: a mapping of it; fd: -1
-    where it is not open; identity: None where it could not be read; problem: why, or ""."""
+    where it is not open; identity: None where it could not be read; problem: why, or ""; serial: a number
+    that no other one has or will have."""
 
     path: bytes
     build_id: bytes
@@ -28,6 +32,7 @@ class MappedFile:
     fd: int = -1
     identity: Identity | None = None
     problem: str = ""
+    serial: int = field(default_factory=lambda: next(_serials))
 
     def close(self) -> None:
         if self.fd >= 0:

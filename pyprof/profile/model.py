@@ -58,6 +58,7 @@ class Frame(NamedTuple):
         address: ELF virtual address, or kernel address; of callers the byte before the return address.
         name: demangled name, or a stand-in such as ``libc.so.6+0x1234`` or ``[unknown]``.
         system_name: the symbol as it stands in the file, "" where there is none.
+        module: of kernel frames the module, or "bpf", "" for the kernel itself.
     """
 
     kind: FrameKind
@@ -65,14 +66,25 @@ class Frame(NamedTuple):
     address: int
     name: str
     system_name: str
+    module: str = ""
 
 
 class Process(NamedTuple):
-    """A process between two execs. start_time: nanoseconds since boot, 0 where unknown."""
+    """A process between two execs.
+
+    Attributes:
+        start_time: nanoseconds since boot, 0 where unknown.
+        path: of the program that it runs, as it sees it, "" where unknown.
+        container_id: of the container that it runs in, "" for none or where unknown.
+        service_name: by which it calls itself in its environment (OpenTelemetry's variables), else "".
+    """
 
     pid: int
     name: str
     start_time: int
+    path: str = ""
+    container_id: str = ""
+    service_name: str = ""
 
 
 class Thread(NamedTuple):
@@ -120,6 +132,8 @@ class Profile:
         by: what samples are kept apart by. With By.NONE the only process has pid 0 and no name.
         ends: what a number in sample_end means; 0 is a stack that reaches its thread's start.
         sample_end: where the walk of the stack ended. Rows may differ in nothing else.
+        times: when each sample was taken, wall clock, nanoseconds since 1970, in the order in which they were
+            counted; empty unless asked for. time_samples: which row each of these belongs to.
     """
 
     started_at: int
@@ -138,6 +152,8 @@ class Profile:
     sample_stack: "array[int]" = field(default_factory=lambda: array("I"))
     sample_count: "array[int]" = field(default_factory=lambda: array("Q"))
     sample_end: "array[int]" = field(default_factory=lambda: array("B"))
+    times: "array[int]" = field(default_factory=lambda: array("Q"))
+    time_samples: "array[int]" = field(default_factory=lambda: array("I"))
     ends: list[str] = field(default_factory=lambda: ["complete"])
     accounting: Accounting = field(default_factory=Accounting)
 

@@ -39,6 +39,11 @@ class KernelSymbols:
         symbols._read(0)
         return symbols
 
+    @property
+    def nbytes(self) -> int:
+        """Memory that the table holds."""
+        return self._table.nbytes
+
     def resolve(self, addresses: Iterable[int]) -> list[Symbol | None]:
         """Names kernel addresses.
 

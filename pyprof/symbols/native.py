@@ -51,6 +51,11 @@ class NativeSymbols:
         self._sources = [table.source for table in tables]
         self.counts = dict(zip(self._sources, self._table.counts, strict=True))
 
+    @property
+    def nbytes(self) -> int:
+        """Memory that the tables hold."""
+        return self._table.nbytes
+
     def resolve(self, addresses: Iterable[int]) -> list[Symbol | None]:
         """Names addresses.
 

@@ -35,6 +35,7 @@ class Model:
     published: bool = False
     sending: str = ""
     sent_at: int = 0
+    start_time: int = 0
 
 
 def pages_of(spans: list[tuple[int, int, int, int]]) -> Pages:
@@ -96,8 +97,15 @@ class TableMachine(RuleBasedStateMachine):
     @rule(pid=PIDS)
     def exec(self, pid: int) -> None:
         self.table.exec(pid, self.tick())
-        before = self.model.get(pid, Model()).target
-        self.fresh(pid, known=True, target="yes" if before else "", published=before == "on exec")
+        old = self.model.get(pid, Model())
+        target, start_time = old.target, old.start_time
+        self.fresh(
+            pid,
+            known=True,
+            target="yes" if target else "",
+            published=target == "on exec",
+            start_time=start_time,
+        )
 
     @rule(pid=PIDS, leader=st.booleans())
     def exit(self, pid: int, leader: bool) -> None:
@@ -155,14 +163,34 @@ class TableMachine(RuleBasedStateMachine):
 
     @rule(pid=PIDS)
     def sample(self, pid: int) -> None:
-        self.world.run(sample(pid, self.tick(), kernel=[1]))
         if pid not in self.model:
             self.fresh(pid)
         process = self.model[pid]
+        process.start_time = process.start_time or 10
+        self.world.run(sample(pid, self.tick(), kernel=[1], start_time=process.start_time))
         if process.known and not process.exited:
             process.published = True
         if process.known:  # else the sample waits for what is mapped
             process.sending = "counted"
+
+    @rule(pid=PIDS)
+    def sample_of_another_process(self, pid: int) -> None:
+        """The pid was used again, and the records of that were lost: the start time tells."""
+        if pid not in self.model or not self.model[pid].start_time:
+            return
+        start_time = self.model[pid].start_time + 1
+        self.world.run(sample(pid, self.tick(), kernel=[1], start_time=start_time))
+        self.fresh(pid, start_time=start_time)
+
+    @rule(pid=PIDS)
+    def late_sample_of_an_earlier_process(self, pid: int) -> None:
+        """It changes nothing of the process that has the pid now."""
+        if pid not in self.model or not self.model[pid].start_time:
+            return
+        reported = self.world.reader.counts()["reported"]
+        start_time = self.model[pid].start_time - 1
+        self.world.run(sample(pid, self.tick(), kernel=[1], start_time=start_time))
+        assert self.world.reader.counts()["reported"] == reported + 1
 
     @rule()
     def take(self) -> None:
@@ -211,9 +239,13 @@ class TableMachine(RuleBasedStateMachine):
             del self.model[pid]
             self.serials.pop(pid)
 
+    def flush(self) -> None:
+        """Has the kernel's part written."""
+        self.world.flush(self.tick())
+
     @rule()
     def write(self) -> None:
-        self.world.flush(self.tick())
+        self.flush()
         self.world.trie.reclaim(self.clock)
         for pid, process in self.model.items():
             assert self.in_trie(pid) == (process.pages if process.published else {})

@@ -47,6 +47,11 @@ class Owners(World):
         self.flush(self.clock + 1)
         self.trie.reclaim(NEVER)
 
+    def gone(self) -> None:
+        """Says that all is sent, and forgets processes that ended."""
+        self.sent(self.clock)
+        self.table.forget_exited(NEVER)
+
     def send(self) -> None:
         """Takes what was counted, to be sent."""
         self.take()
@@ -88,6 +93,7 @@ def test_file_is_in_use_while_one_of_two_processes_maps_it(world: Owners) -> Non
 
 def test_file_that_is_mapped_over_is_unused(world: Owners) -> None:
     world.start(1)
+    world.map_file(1, 70, START + LENGTH)
     old = world.map_file(1, 77)
     new = world.map_file(1, 78)
     assert world.unused() == [old]
@@ -104,6 +110,7 @@ def test_entry_on_its_way_out_of_the_kernel_keeps_its_file(world: Owners) -> Non
     assert world.unused() == []  # a sample that names the mapping may be on its way
     world.flush(world.clock + 1)
     world.trie.reclaim(NEVER)
+    world.gone()
     assert world.unused() == [number]
 
 
@@ -115,8 +122,18 @@ def test_counted_frame_keeps_its_file_until_it_is_sent(world: Owners) -> None:
     assert world.unused() == []
     world.send()
     assert world.unused() == []  # it is being sent
-    world.table.sent(world.clock)
+    world.gone()
     assert world.unused() == [number]
+
+
+def test_program_is_its_processs_though_it_is_not_mapped_any_more(world: Owners) -> None:
+    world.start(1)
+    number = world.map_file(1, 77)
+    world.map_file(1, 78)
+    assert world.unused() == []
+    world.start(1)
+    world.run()
+    assert number in world.unused()
 
 
 def test_frames_of_the_next_interval_keep_their_files_when_the_last_one_is_sent(world: Owners) -> None:
@@ -127,9 +144,12 @@ def test_frames_of_the_next_interval_keep_their_files_when_the_last_one_is_sent(
     world.run(sample(1, world.clock + 2, user=[(START + LENGTH, 0)]))
     world.end_and_write(1)
     assert world.unused() == []
+    world.start(1)  # its program is another one now
+    world.run()
     world.table.sent(world.clock)
-    assert world.unused() == [first]
     world.table.take_counted()
+    assert first not in world.unused()  # the row of its process names it
+    assert second not in world.unused()
     world.table.sent(world.clock)
     assert world.unused() == [first, second]
 

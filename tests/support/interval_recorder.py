@@ -15,6 +15,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+from pyprof.profile.builder import process_rows
 from pyprof.session import GRACE, SECOND, Options, Session
 
 NATIVE = 1
@@ -43,7 +44,7 @@ def tell(session: Session) -> None:
     """Takes what was counted, looks at the executables of its frames, and says so."""
     session.table.take_counted()
     taken = session.aggregator.take()
-    processes = struct.iter_unpack("=QII16s", taken["processes"])
+    processes = process_rows(taken)
     nameless = without_build_id(session, taken)
     session.table.sent(time.monotonic_ns())
     gc.collect()
@@ -56,7 +57,7 @@ def tell(session: Session) -> None:
         "taken": accounting.taken,
         "reported": accounting.reported,
         "lost": accounting.lost,
-        "names": sorted({name.rstrip(b"\0").decode(errors="replace") for _, _, _, name in processes}),
+        "names": sorted({row.name.rstrip(b"\0").decode(errors="replace") for row in processes}),
         "without_build_id": nameless,
     }
     print(json.dumps(line), flush=True)

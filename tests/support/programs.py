@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from pyprof.bpf.library import end_texts
-from pyprof.profile.builder import fill
+from pyprof.profile.builder import fill, process_rows
 from pyprof.profile.model import FrameKind, Profile
 from pyprof.session import Options, Session
 from tests.support.profiling import SCALE, TARGETS, cpu_ticks, running, wait_until
@@ -155,7 +155,7 @@ def record_programs(folder: Path, programs: Sequence[Program], seconds: float) -
 
 def samples_by_process(taken: dict[str, bytes]) -> Counter[str]:
     """Samples in the tables of an Aggregator, by name of the process."""
-    names = [row[3].rstrip(b"\0").decode() for row in struct.iter_unpack("=QII16s", taken["processes"])]
+    names = [row.name.rstrip(b"\0").decode() for row in process_rows(taken)]
     counts = Counter[str]()
     for count, process, _, _, _ in struct.iter_unpack("=QIIII", taken["samples"]):
         counts[names[process]] += count
@@ -164,7 +164,7 @@ def samples_by_process(taken: dict[str, bytes]) -> Counter[str]:
 
 def named(session: Session, taken: dict[str, bytes]) -> Profile:
     profile = Profile(started_at=0, duration=1, hz=HZ, ends=end_texts())
-    fill(profile, taken, session.files)
+    fill(profile, taken, session.files, session.intervals.names, session.intervals.facts)
     return profile
 
 

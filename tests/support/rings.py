@@ -19,6 +19,7 @@ from pyprof._native.drain import SampleReader
 from pyprof._native.processes import ProcessTable
 from pyprof._native.sideband import SidebandReader
 from pyprof._native.trie import MappingTrie
+from pyprof.profile.builder import ProcessRow, process_rows
 
 PAGE = mmap.PAGESIZE
 BUSY = 1 << 31
@@ -218,12 +219,17 @@ class World:
     """All that a session has between the kernel and the profile, over hand-made rings. A context manager."""
 
     def __init__(
-        self, by: str = "process", cpus: int = 1, ring_size: int = 16 * PAGE, capacity: int = 1 << 40
+        self,
+        by: str = "process",
+        cpus: int = 1,
+        ring_size: int = 16 * PAGE,
+        capacity: int = 1 << 40,
+        stamped: bool = False,
     ) -> None:
         self.trie = MappingTrie(capacity)
         self.table = ProcessTable(self.trie)
         self.sideband = SidebandReader(self.table)
-        self.aggregator = Aggregator(1)
+        self.aggregator = Aggregator(1, stamped)
         self.taken_ends: Counter[int] = Counter()
         self.events = [PerfRing(16 * PAGE) for _ in range(cpus)]
         for ring in self.events:
@@ -270,12 +276,12 @@ class World:
             tuple(frames[i] for i in pool[start : start + length])
             for start, length, _ in struct.iter_unpack("=QII", taken["stacks"])
         ]
-        processes = list(struct.iter_unpack("=QII16s", taken["processes"])) or [(0, 0, 0, b"")]
+        processes = process_rows(taken) or [ProcessRow(0, 0, 0, 0, 0, b"")]
         threads = list(struct.iter_unpack("=II16s", taken["threads"])) or [(0, 0, b"")]
         found: dict[Key, int] = {}
         for count, process, thread, stack, end in struct.iter_unpack("=QIIII", taken["samples"]):
             self.taken_ends[end] += count
-            _, _, pid, name = processes[process]
-            key = (pid, threads[thread][1], name.rstrip(b"\0"), stacks[stack])
+            row = processes[process]
+            key = (row.pid, threads[thread][1], row.name.rstrip(b"\0"), stacks[stack])
             found[key] = found.get(key, 0) + count
         return found

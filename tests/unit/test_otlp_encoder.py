@@ -1,0 +1,250 @@
+# SPDX-License-Identifier: Apache-2.0
+"""OTLP requests: what they say, by the protocol's own rules, and how they are split."""
+
+from array import array
+from collections import Counter
+
+import pytest
+from opentelemetry.proto.collector.profiles.v1development import profiles_service_pb2 as service
+
+import pyprof
+from pyprof.export.otlp.encoder import MAX_MESSAGE, TOO_LARGE, Shape, encode
+from pyprof.profile.model import By, Executable, Frame, FrameKind, Process, Profile, Thread
+from tests.support.otlp_validator import Seen, SeenFrame, read
+from tests.support.profiles import (
+    APP,
+    DURATION,
+    HZ,
+    JIT,
+    LIBC,
+    MAIN,
+    READ,
+    SPIN,
+    STARTED_AT,
+    VFS_READ,
+    make_profile,
+    two_processes,
+)
+
+HOST: dict[str, str | int] = {"host.name": "there", "os.type": "linux"}
+
+
+def seen(profile: Profile, shape: Shape = Shape.VALUES, max_message: int = MAX_MESSAGE) -> Seen:
+    encoded = encode(profile, shape, HOST, max_message, "cc" * 20)
+    assert not encoded.lost
+    found = Seen()
+    for batch in encoded.batches:
+        assert len(batch.payload) <= max_message
+        assert batch.time == profile.started_at
+        part = read(batch.payload)
+        assert part.count == batch.samples
+        found.samples += part.samples
+        found.strings += part.strings
+    return found
+
+
+def with_times(profile: Profile) -> Profile:
+    """Gives each sample a time: row i at i milliseconds after the start, then one microsecond later, and so
+    on."""
+    for row, count in enumerate(profile.sample_count):
+        for again in range(count):
+            profile.times.append(profile.started_at + row * 1_000_000 + again * 1000)
+            profile.time_samples.append(row)
+    return profile
+
+
+def test_request_counts_every_sample_of_each_process() -> None:
+    counts = Counter[object]()
+    for sample in seen(two_processes()).samples:
+        counts[sample.resource["process.pid"]] += sample.count
+    profile = two_processes()
+    expected = Counter[object]()
+    for row in profile.samples():
+        expected[profile.processes[row.process].pid] += row.count
+    assert counts == expected
+
+
+def test_frames_carry_names_kinds_files_and_build_ids() -> None:
+    profile = make_profile(
+        [(0, 0, [0, 1, 2, 3, 4], 1)],
+        processes=[Process(7, "app", 5)],
+        threads=[Thread(0, "")],
+        executables=[APP, LIBC],
+        frames=[VFS_READ, READ, SPIN, MAIN, JIT],
+    )
+    [sample] = seen(profile).samples
+    app = (
+        ("process.executable.build_id.gnu", "aa" * 20),
+        ("process.executable.build_id.go", "go/1"),
+        ("process.executable.build_id.htlhash", "11" * 16),
+    )
+    kernel = (("process.executable.build_id.gnu", "cc" * 20),)
+    assert sample.frames == [
+        SeenFrame("vfs_read", "vfs_read", VFS_READ.address, "kernel", "vmlinux", kernel),
+        # No symbol: whoever has symbols for this build ID may find a name.
+        SeenFrame(
+            "", "", 0xF7A10, "native", "libc.so.6", (("process.executable.build_id.htlhash", "22" * 16),)
+        ),
+        SeenFrame("ns::spin(int)", "_ZN2ns4spinEi", 0x401200, "go", "app", app),
+        SeenFrame("main", "main", 0x401136, "go", "app", app),
+        SeenFrame("[unknown]", "", 0x7F0000001234, "unknown", "", ()),
+    ]
+
+
+def test_kernel_module_is_a_mapping_of_its_own() -> None:
+    frame = Frame(FrameKind.KERNEL, -1, 0xFFFFFFFFC0001000, "xmit [net]", "xmit", "net")
+    profile = make_profile(
+        [(0, 0, [0], 1)], processes=[Process(7, "app", 5)], threads=[Thread(0, "")], frames=[frame]
+    )
+    [sample] = seen(profile).samples
+    assert sample.frames == [SeenFrame("xmit [net]", "xmit", frame.address, "kernel", "net", ())]
+
+
+def test_resource_tells_process_container_service_and_host() -> None:
+    process = Process(7, "app-main", 5, "/usr/bin/app", "ab" * 32, "shop")
+    profile = make_profile(
+        [(0, 0, [0], 1)], processes=[process], threads=[Thread(0, "")], executables=[APP], frames=[MAIN]
+    )
+    [sample] = seen(profile).samples
+    assert sample.resource == HOST | {
+        "process.pid": 7,
+        "process.executable.name": "app",
+        "process.executable.path": "/usr/bin/app",
+        "container.id": "ab" * 32,
+        "service.name": "shop",
+    }
+
+
+def test_header_states_period_time_and_types() -> None:
+    request = service.ExportProfilesServiceRequest()
+    request.ParseFromString(encode(two_processes()).batches[0].payload)
+    scope = request.resource_profiles[0].scope_profiles[0]
+    message = scope.profiles[0]
+    strings = request.dictionary.string_table
+    assert (scope.scope.name, scope.scope.version) == ("pyprof", pyprof.__version__)
+    assert strings[message.sample_type.type_strindex] == "samples"
+    assert strings[message.sample_type.unit_strindex] == "count"
+    assert strings[message.period_type.type_strindex] == "cpu"
+    assert strings[message.period_type.unit_strindex] == "nanoseconds"
+    assert message.period == 1_000_000_000 // HZ
+    assert (message.time_unix_nano, message.duration_nano) == (STARTED_AT, DURATION)
+
+
+def test_no_samples_make_no_request() -> None:
+    assert encode(make_profile()).batches == []
+
+
+def test_threads_are_attributes_of_their_samples() -> None:
+    names = {
+        (sample.attributes.get("thread.id"), sample.attributes.get("thread.name"))
+        for sample in seen(two_processes(By.THREAD)).samples
+    }
+    profile = two_processes(By.THREAD)
+    assert names == {
+        (profile.threads[row.thread].tid, profile.threads[row.thread].name) for row in profile.samples()
+    }
+
+
+def test_timestamps_are_each_sample_s_own() -> None:
+    profile = with_times(two_processes())
+    found = sorted(time for sample in seen(profile, Shape.TIMESTAMPS).samples for time in sample.times)
+    assert found == sorted(profile.times)
+    assert all(not sample.times for sample in seen(profile, Shape.VALUES).samples)
+
+
+def test_stacks_that_ended_differently_are_one_sample() -> None:
+    profile = make_profile(
+        [(0, 0, [0], 2), (0, 0, [0], 3)],
+        processes=[Process(7, "app", 5)], threads=[Thread(0, "")], executables=[APP], frames=[MAIN],
+    )  # fmt: skip
+    profile.sample_end = array("B", [0, 1])
+    profile.ends.append("too deep")
+    [sample] = seen(with_times(profile), Shape.TIMESTAMPS).samples
+    assert sample.count == 5
+    assert sample.times == sorted(profile.times)
+
+
+def test_equal_executables_and_frames_are_one_entry() -> None:
+    profile = make_profile(
+        [(0, 0, [0], 1), (0, 0, [1], 1)],
+        processes=[Process(7, "app", 5)], threads=[Thread(0, "")], executables=[APP, APP],
+        frames=[MAIN, MAIN._replace(executable=1)],
+    )  # fmt: skip
+    [sample] = seen(profile).samples
+    assert sample.count == 2
+
+
+def test_names_that_are_not_utf8_survive_apart() -> None:
+    names = ["a\udcffb", "a\udcfeb"]
+    profile = make_profile(
+        [(0, i, [i], 1) for i in range(2)],
+        by=By.THREAD,
+        processes=[Process(7, "p\udcff", 5, "/tmp/\udcff", "", "\udcff")],
+        threads=[Thread(i, name) for i, name in enumerate(names, start=1)],
+        executables=[Executable("/lib/\udcff.so", memory_limit=1 << 40)],
+        frames=[Frame(FrameKind.NATIVE, 0, 0x1000 + i, name, name) for i, name in enumerate(names)],
+    )
+    found = seen(profile)
+    assert found.count == 2
+    assert {sample.attributes["thread.name"] for sample in found.samples} == {"a\\xffb", "a\\xfeb"}
+    assert {sample.frames[0].name for sample in found.samples} == {"a\\xffb", "a\\xfeb"}
+    assert found.samples[0].resource["process.executable.path"] == "/tmp/\\xff"
+
+
+def many_stacks(samples: int, stacks: int, times: bool = False) -> Profile:
+    frames = [
+        Frame(FrameKind.NATIVE, 0, 0x401000 + i, f"function_number_{i}", f"function_number_{i}")
+        for i in range(stacks)
+    ]
+    each = samples // stacks
+    profile = make_profile(
+        [(i % 5, 0, [i, *range(i % 20)], each) for i in range(stacks)],
+        processes=[Process(100 + i, f"app{i}", 5) for i in range(5)],
+        threads=[Thread(0, "")],
+        executables=[APP],
+        frames=frames,
+    )
+    return with_times(profile) if times else profile
+
+
+@pytest.mark.parametrize("shape", list(Shape))
+def test_large_profile_is_split_below_the_limit_without_a_loss(shape: Shape) -> None:
+    profile = many_stacks(10_000, 1_000, times=True)
+    whole = encode(profile, shape).batches
+    limit = len(whole[0].payload) // 7
+    parts = encode(profile, shape, max_message=limit).batches
+    assert len(parts) >= 7
+    found = seen(profile, shape, limit)
+    assert found.count == 10_000
+
+    def tally(found: Seen) -> Counter[object]:
+        counts = Counter[object]()
+        for sample in found.samples:
+            counts[(sample.resource["process.pid"], tuple(sample.frames))] += sample.count
+        return counts
+
+    assert tally(found) == tally(seen(profile, shape))
+
+
+def test_times_of_one_stack_that_fill_several_messages_are_split() -> None:
+    profile = make_profile(
+        [(0, 0, [0], 3000)],
+        processes=[Process(7, "app", 5)], threads=[Thread(0, "")], executables=[APP], frames=[MAIN],
+    )  # fmt: skip
+    profile.sample_count[0] = 3000
+    with_times(profile)
+    found = seen(profile, Shape.TIMESTAMPS, 8000)
+    assert len(found.samples) > 3
+    assert sorted(time for sample in found.samples for time in sample.times) == sorted(profile.times)
+
+
+def test_sample_that_fits_into_no_message_is_a_counted_loss() -> None:
+    name = "x" * 5000
+    profile = make_profile(
+        [(0, 0, [0], 2), (0, 0, [1], 1)],
+        processes=[Process(7, "app", 5)], threads=[Thread(0, "")], executables=[APP],
+        frames=[Frame(FrameKind.NATIVE, 0, 0x401000, name, name), MAIN],
+    )  # fmt: skip
+    encoded = encode(profile, max_message=4000)
+    assert encoded.lost == {TOO_LARGE: 2}
+    assert [read(batch.payload).count for batch in encoded.batches] == [1]
