@@ -29,6 +29,7 @@ from pyprof._native.lru cimport LRU_NO_MEMORY
 from pyprof._native.lru cimport LRU_REFUSED
 from pyprof._native.lru cimport LRU_REPLACED
 from pyprof._native.lru cimport LRU_REMOVE
+from pyprof._native.lru cimport Entry
 from pyprof._native.lru cimport Lru
 from pyprof._native.lru cimport Removal
 from pyprof._native.lru cimport check_limits
@@ -37,7 +38,10 @@ from pyprof._native.lru cimport lru_deinit
 from pyprof._native.lru cimport lru_discard
 from pyprof._native.lru cimport lru_drop
 from pyprof._native.lru cimport lru_ended
+from pyprof._native.lru cimport lru_exchange
 from pyprof._native.lru cimport lru_init
+from pyprof._native.lru cimport lru_is_plain
+from pyprof._native.lru cimport lru_may_be
 from pyprof._native.lru cimport lru_metrics
 from pyprof._native.lru cimport lru_purge
 from pyprof._native.lru cimport lru_reason
@@ -53,8 +57,19 @@ import os
 import time
 from types import GenericAlias
 
+cdef extern from *:
+    """
+    /* Strings, the most usual keys, know their hash once it was asked for. */
+    static inline Py_hash_t hash_of(PyObject *key)
+    {
+    	Py_hash_t known = PyUnicode_CheckExact(key) ? ((PyASCIIObject *)key)->hash : -1;
+
+    	return known != -1 ? known : PyObject_Hash(key);
+    }
+    """
+    Py_hash_t hash_of(object key) except? -1
+
 cdef extern from "Python.h":
-    Py_hash_t hash_of "PyObject_Hash" (object key) except? -1
     ctypedef int (*visitproc)(PyObject *, void *) noexcept
     ctypedef int (*traverseproc)(PyObject *, visitproc, void *) noexcept
     ctypedef int (*inquiry)(PyObject *) noexcept
@@ -252,12 +267,14 @@ cdef class LruCache:
         cdef const Lru *lru = &self.lru
         cdef uint32_t tag = lru_tag(lru, <uint64_t>hash, 0)
         cdef uint32_t at = tag & lru.mask
-        cdef uint64_t slot = lru.slots[at]
+        cdef uint32_t slot = lru.slots[at]
+        cdef const Entry *entry
         while slot:
-            if <uint32_t>(slot >> 32) == tag:
-                if lru.entries[<uint32_t>slot].b == <uint64_t><PyObject *>key:
-                    return <uint32_t>slot
-                if lru.entries[<uint32_t>slot].a == <uint64_t>hash:
+            if lru_may_be(lru, slot, tag):
+                entry = &lru.entries[slot & lru.id_mask]
+                if entry.b == <uint64_t><PyObject *>key:
+                    return slot & lru.id_mask
+                if entry.a == <uint64_t>hash:
                     return self.find_equal(key, hash, tag)
             at = (at + 1) & lru.mask
             slot = lru.slots[at]
@@ -265,22 +282,23 @@ cdef class LruCache:
 
     cdef int64_t find_equal(self, key, Py_hash_t hash, uint32_t tag) except -1:
         """find() where another object has the same hash."""
-        cdef uint32_t at
+        cdef uint32_t at, slot, id
         cdef int restarts
-        cdef uint64_t slot, generation
+        cdef uint64_t generation
         cdef bint same
         for restarts in range(MAX_RESTARTS):
             generation = self.lru.generation
             at = tag & self.lru.mask
             slot = self.lru.slots[at]
             while slot:
-                if <uint32_t>(slot >> 32) == tag and self.lru.entries[<uint32_t>slot].a == <uint64_t>hash:
-                    same = self.is_key(<uint32_t>slot, key)
+                id = slot & self.lru.id_mask
+                if self.lru.entries[id].a == <uint64_t>hash:
+                    same = self.is_key(id, key)
                     # What was looked at is not there any more, nor is `at` what it was.
                     if self.lru.generation != generation:
                         break
                     if same:
-                        return <uint32_t>slot
+                        return id
                 at = (at + 1) & self.lru.mask
                 slot = self.lru.slots[at]
             if self.lru.generation == generation:
@@ -298,7 +316,13 @@ cdef class LruCache:
         cdef Py_hash_t hash = hash_of(key)
         cdef uint32_t id = <uint32_t>self.find(key, hash)
         cdef uint64_t kept = self.lru.entries[id].b
-        cdef int answer = lru_store(
+        cdef int answer
+        if id and self.on_removed is None and lru_is_plain(&self.lru) and weight == 1 and not idle | lifetime:
+            Py_INCREF(value)
+            kept = lru_exchange(&self.lru, id, <uint64_t><PyObject *>value)
+            Py_DECREF(<object><PyObject *>kept)
+            return True
+        answer = lru_store(
             &self.lru, id, <uint64_t>hash, <uint64_t><PyObject *>key, <uint64_t><PyObject *>value,
             weight, idle, lifetime,
         )

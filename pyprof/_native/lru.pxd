@@ -65,11 +65,12 @@ cdef struct Removal:
 
 
 cdef struct Lru:
-    uint64_t *slots  # of the index: tag << 32 | number of the entry; 0 is free
+    uint32_t *slots  # of the index: number of the entry, and above id_mask some bits of its tag; 0 is free
     Entry *entries  # number 0 is where the circle of use begins and ends
     Lease *leases  # of each entry; all zero where it has no lifetime and a weight of 1
     void *memory
-    uint32_t mask
+    uint32_t mask  # of the slots; a tag's lowest bits say where its slot is, or would be
+    uint32_t id_mask
     uint32_t capacity
     uint32_t used
     uint32_t fresh  # entries from this number on were never used
@@ -124,17 +125,22 @@ cdef inline uint32_t lru_tag(const Lru *lru, uint64_t a, uint64_t b) noexcept no
     )
 
 
+cdef inline bint lru_may_be(const Lru *lru, uint32_t slot, uint32_t tag) noexcept nogil:
+    """Whether a slot that is in use may be that of a tag: the bits that it has are the same."""
+    return (slot ^ tag) <= lru.id_mask
+
+
 cdef inline uint32_t lru_find(const Lru *lru, uint64_t a, uint64_t b) noexcept nogil:
     """Number of the entry of a key, whether it has ended or not; 0 where there is none."""
     cdef uint32_t tag = lru_tag(lru, a, b)
     cdef uint32_t at = tag & lru.mask
-    cdef uint64_t slot = lru.slots[at]
+    cdef uint32_t slot = lru.slots[at]
     cdef const Entry *entry
-    while slot:  # at most half of the slots are in use
-        if <uint32_t>(slot >> 32) == tag:
-            entry = &lru.entries[<uint32_t>slot]
+    while slot:  # at most two fifths of the slots are in use
+        if lru_may_be(lru, slot, tag):
+            entry = &lru.entries[slot & lru.id_mask]
             if entry.a == a and entry.b == b:
-                return <uint32_t>slot
+                return slot & lru.id_mask
         at = (at + 1) & lru.mask
         slot = lru.slots[at]
     return 0
@@ -185,6 +191,22 @@ cdef inline bint lru_get(Lru *lru, uint64_t a, uint64_t b, bint refresh, uint64_
         return False
     ret[0] = lru.entries[id].value
     return True
+
+
+cdef inline bint lru_is_plain(const Lru *lru) noexcept nogil:
+    """Whether all entries weigh 1 and live without end."""
+    return lru.weighed == 0 and lru.wheel.count == 0
+
+
+cdef inline uint64_t lru_exchange(Lru *lru, uint32_t id, uint64_t value) noexcept nogil:
+    """What lru_store does in a plain cache for a plain value of a key that is there, except that nothing is
+    queued: this returns the old value."""
+    cdef uint64_t old = lru.entries[id].value
+    lru.entries[id].value = value
+    lru_to_front(lru, id)
+    lru.inserts += 1
+    lru.removed[LRU_REPLACE] += 1
+    return old
 
 
 cdef inline bint lru_peek(const Lru *lru, uint64_t a, uint64_t b, uint64_t *ret) noexcept nogil:

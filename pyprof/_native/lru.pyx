@@ -24,7 +24,7 @@ cdef enum:
 
 cdef uint64_t slots_for(uint32_t capacity) noexcept nogil:
     cdef uint64_t slots = 16
-    while slots < 2 * <uint64_t>capacity:
+    while 2 * slots < 5 * <uint64_t>capacity:
         slots *= 2
     return slots
 
@@ -35,7 +35,7 @@ cdef void *storage_new(uint32_t capacity) noexcept nogil:
     # sees it.
     return PyMem_RawCalloc(1, (
         LINE
-        + slots_for(capacity) * sizeof(uint64_t)
+        + slots_for(capacity) * sizeof(uint32_t)
         + (<uint64_t>capacity + 1) * (sizeof(Entry) + sizeof(Lease))
     ))
 
@@ -45,10 +45,13 @@ cdef void storage_use(Lru *lru, void *memory, uint32_t capacity) noexcept nogil:
     cdef uint64_t slots = slots_for(capacity)
     cdef uintptr_t at = (<uintptr_t>memory + LINE - 1) & ~<uintptr_t>(LINE - 1)
     lru.memory = memory
-    lru.slots = <uint64_t *>at
+    lru.slots = <uint32_t *>at
     lru.entries = <Entry *>(lru.slots + slots)
     lru.leases = <Lease *>(lru.entries + capacity + 1)
     lru.mask = <uint32_t>(slots - 1)
+    lru.id_mask = <uint32_t>(slots - 1)
+    while lru.id_mask // 2 >= capacity:  # numbers go up to the capacity
+        lru.id_mask //= 2
     lru.capacity = capacity
     lru.used = 0
     lru.fresh = 1
@@ -124,19 +127,21 @@ cdef inline void queue_push(Lru *lru, const Entry *entry, uint8_t reason) noexce
 
 cdef inline void index_unlink(Lru *lru, uint32_t id) noexcept nogil:
     """Frees the slot of an entry, and moves back those that probing had pushed past it."""
-    cdef uint64_t *slots = lru.slots
+    cdef uint32_t *slots = lru.slots
     cdef uint32_t mask = lru.mask
+    cdef const Entry *entry
     cdef uint32_t hole = lru_tag(lru, lru.entries[id].a, lru.entries[id].b) & mask
     cdef uint32_t here
     cdef uint32_t home
-    while <uint32_t>slots[hole] != id:  # it is there: every entry in use has one slot
+    while slots[hole] & lru.id_mask != id:  # it is there: every entry in use has one slot
         hole = (hole + 1) & mask
     here = hole
     while True:
         here = (here + 1) & mask
         if slots[here] == 0:
             break
-        home = <uint32_t>(slots[here] >> 32) & mask
+        entry = &lru.entries[slots[here] & lru.id_mask]
+        home = lru_tag(lru, entry.a, entry.b) & mask
         # It may move to the hole unless its home lies after the hole (cyclically).
         if ((here - home) & mask) >= ((here - hole) & mask):
             slots[hole] = slots[here]
@@ -196,7 +201,7 @@ cdef inline uint32_t entry_add(Lru *lru, uint64_t a, uint64_t b, uint64_t value)
         lru.fresh += 1
     while lru.slots[at]:
         at = (at + 1) & lru.mask
-    lru.slots[at] = (<uint64_t>tag << 32) | id
+    lru.slots[at] = (tag & ~lru.id_mask) | id
     entry = &lru.entries[id]
     entry.a = a
     entry.b = b

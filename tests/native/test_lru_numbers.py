@@ -53,7 +53,7 @@ def test_both_words_of_a_key_count() -> None:
 
 
 def test_absent_keys_can_be_removed_from_a_full_cache() -> None:
-    cache = LruNumbers(8)  # 16 slots, half of them in use
+    cache = LruNumbers(8)
     put(cache, range(8))
     assert cache.remove_many(words(range(100, 20_000))) == 0
     assert get(cache, range(8)) == list(range(1, 9))
