@@ -1,28 +1,35 @@
 # SPDX-License-Identifier: Apache-2.0
 """What an answer means for the batch: it arrived, it may be sent again, or it never will be taken.
 
-Which codes are which: https://opentelemetry.io/docs/specs/otlp/#failures, #failures-1 for HTTP. Two kinds of
-answers that the specification has clients drop are kept and tried again after a long time: that there is no profiles
-service, and that our credentials are not good. They say nothing about the batch, and it is the collector, or its
-settings, that will change.
+Which codes are which: https://opentelemetry.io/docs/specs/otlp/#failures, #failures-1 for HTTP. Two kinds
+of answers that the specification has clients drop are kept and tried again after a long time: that there is
+no profiles service, and that our credentials are not good. They say nothing about the batch, and it is the
+collector, or its settings, that will change.
 """
 
 import re
 import time
-from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from typing import Protocol
 
 MESSAGE_BAD = "message refused by the collector"
 MESSAGE_TOO_LARGE = "message too large for the collector"
 
 NO_SERVICE = (
-    "the collector has no profiles service: start it with --feature-gates=service.profilesSupport and give it a "
-    "profiles pipeline; an older one may speak another version of the protocol"
+    "the collector has no profiles service: start it with --feature-gates=service.profilesSupport and give "
+    "it a profiles pipeline; an older one may speak another version of the protocol"
 )
 BAD_CREDENTIALS = "the collector does not accept our credentials: see to headers and client certificate"
 
 _MAX_TEXT = 200
+
+
+class Headers(Protocol):
+    """Of a response, looked up by names like "Content-Type"."""
+
+    def get(self, name: str, failobj: str, /) -> str:
+        """The value; `failobj` where there is none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,12 +76,12 @@ class Refused:
 Answer = Accepted | Retry | Refused
 
 
-def of_http(status: int, headers: Mapping[str, str], body: bytes) -> Answer:
+def of_http(status: int, headers: Headers, body: bytes) -> Answer:
     """What an HTTP response means.
 
     Args:
         status: its code.
-        headers: its headers; looked up by names like "Content-Type".
+        headers: its headers.
         body: its beginning.
     """
     kind = headers.get("Content-Type", "").partition(";")[0].strip().lower()
@@ -86,8 +93,8 @@ def of_http(status: int, headers: Mapping[str, str], body: bytes) -> Answer:
     if status in {429, 502, 503, 504}:
         return Retry(said, _retry_after(headers))
     if 300 <= status < 400:
-        where = cleaned(headers.get("Location", "").partition("?")[0])
-        return Retry(f"redirects are not followed: make {where or 'its target'} the endpoint ({said})", slow=True)
+        where = cleaned(headers.get("Location", "").partition("?")[0]) or "its target"
+        return Retry(f"redirects are not followed: make {where} the endpoint ({said})", slow=True)
     if status in {404, 405}:
         return Retry(f"{NO_SERVICE} ({said})", slow=True)
     if status in {401, 403, 407}:
@@ -117,8 +124,8 @@ def of_grpc(code: str, details: str, status: bytes | None) -> Answer:
 
 
 def accepted(body: bytes) -> Accepted:
-    """The answer in an ExportProfilesServiceResponse, from which nothing is lost where it cannot be read: that
-    the batch was taken was said by the code."""
+    """The answer in an ExportProfilesServiceResponse. Nothing is lost where it cannot be read: that the batch
+    was taken was said by the code."""
     if not body.strip(b"\0\n"):  # nothing, or an empty partial_success
         return Accepted()
     from google.protobuf.message import DecodeError
@@ -156,8 +163,8 @@ def _error_text(kind: str, body: bytes) -> str:
     return ""
 
 
-def _retry_after(headers: Mapping[str, str]) -> float | None:
-    """Seconds to wait by https://www.rfc-editor.org/rfc/rfc9110#field.retry-after; None where it says nothing.
+def _retry_after(headers: Headers) -> float | None:
+    """Seconds to wait, https://www.rfc-editor.org/rfc/rfc9110#field.retry-after; None where it says nothing.
 
     A date is taken relative to the response's own, where it has one, so that it need not be our clock's.
     """
@@ -182,7 +189,7 @@ def _date(text: str) -> float | None:
 
 
 def _retry_info(status: bytes) -> float | None:
-    """Seconds of a google.rpc.RetryInfo among the details of a google.rpc.Status; None where there is none."""
+    """Seconds of the google.rpc.RetryInfo in a google.rpc.Status; None where there is none."""
     from google.protobuf.message import DecodeError
     from google.rpc import error_details_pb2, status_pb2
 

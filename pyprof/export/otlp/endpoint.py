@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Where profiles are sent, and how: from what was set explicitly, and from the environment.
 
-Variables and their meaning: https://opentelemetry.io/docs/specs/otel/protocol/exporter/. For each setting, what is
-explicit wins over OTEL_EXPORTER_OTLP_PROFILES_*, and that over OTEL_EXPORTER_OTLP_*; an empty variable counts as
-not set.
+Variables and their meaning: https://opentelemetry.io/docs/specs/otel/protocol/exporter/. For each setting,
+what is explicit wins over OTEL_EXPORTER_OTLP_PROFILES_*, and that over OTEL_EXPORTER_OTLP_*; what is empty
+counts as not set.
 """
 
 import base64
@@ -39,10 +39,11 @@ _OURS = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """What was set explicitly, on a command line or in a file; None where nothing was.
+    """What was set explicitly, on a command line or in a file; None or empty where nothing was.
 
     Attributes:
-        endpoint: a URL. For HTTP one without a path is a base, to which PATH is added; any other is used as it is.
+        endpoint: a URL. For HTTP one without a path is a base, to which PATH is added; any other is used as
+            it is.
         protocol: "http/protobuf" or "grpc".
         headers: sent with each request.
         compression: "gzip" or "none".
@@ -135,7 +136,7 @@ class _Reader:
     def _text(self, key: str, variable: str = "") -> tuple[str, str]:
         """(what it is called, value); ("", "") where it is not set."""
         explicit = getattr(self._settings, key)
-        if explicit is not None:
+        if explicit not in (None, "", {}):
             return self._named(key), str(explicit)
         for prefix in (_SIGNAL, _GENERAL):
             name = prefix + (variable or key.upper())
@@ -209,12 +210,12 @@ class _Reader:
             raise ConfigError(
                 f"{name} has to be a URL that begins with http:// or https://; host:port alone is for gRPC"
             )
-        if "@" in value or re.match(r"[a-z0-9+.-]+://", value) and not re.match(r"(dns|unix|ipv[46]):", value):
+        if "@" in value or ("://" in value and not re.match(r"(dns|unix|ipv[46]):", value)):
             raise ConfigError(f"{name} is neither an http or https URL nor host:port nor unix:PATH")
         return value
 
     def _headers(self, protocol: str) -> tuple[tuple[str, str], ...]:
-        if self._settings.headers is not None:
+        if self._settings.headers:
             called = self._named("headers")
             pairs = list(self._settings.headers.items())
         else:
@@ -224,7 +225,7 @@ class _Reader:
         for number, (given, value) in enumerate(pairs, 1):
             name = given.lower()
             if not (_GRPC_NAME if protocol == GRPC else _TOKEN).fullmatch(name):
-                raise ConfigError(f"{called}: the name of header {number} has a character that is not allowed")
+                raise ConfigError(f"{called}: the name of header {number} has a character that may not be")
             if name in _OURS or (protocol == GRPC and name.startswith("grpc-")):
                 raise ConfigError(f"{called}: {name} is not yours to set")
             if not _HEADER_VALUE.fullmatch(value):
@@ -270,7 +271,7 @@ def _baggage(called: str, text: str) -> list[tuple[str, str]]:
     properties.
 
     Raises:
-        ConfigError: a member is not name=value.
+        ConfigError: a part is not name=value.
     """
     pairs = []
     for number, member in enumerate(text.split(","), 1):
@@ -278,7 +279,7 @@ def _baggage(called: str, text: str) -> list[tuple[str, str]]:
             continue
         name, equals, value = member.partition("=")
         if not equals or not name.strip():
-            raise ConfigError(f"{called}: member {number} is not name=value (write a comma in a value as %2C)")
+            raise ConfigError(f"{called}: part {number} is not name=value (write a comma in a value as %2C)")
         pairs.append((unquote(name.strip()), unquote(value.strip())))
     return pairs
 

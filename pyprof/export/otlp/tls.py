@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """TLS as an endpoint asks for it."""
 
-import os
 import ssl
 
 from pyprof.errors import ConfigError
@@ -24,28 +23,14 @@ def context_of(endpoint: Endpoint) -> ssl.SSLContext:
             context.load_cert_chain(endpoint.client_certificate, endpoint.client_key, password="")
         except OSError as error:
             raise ConfigError(
-                f"{endpoint.client_certificate} and {endpoint.client_key} are no certificate and key in PEM form, "
-                f"unencrypted, that belong together: {error}"
+                f"{endpoint.client_certificate} and {endpoint.client_key} are no certificate and key that "
+                f"belong together, in PEM form and unencrypted: {error}"
             ) from error
     return context
 
 
-def stamp_of(endpoint: Endpoint) -> tuple[tuple[int, int, int], ...]:
-    """Changes when one of the endpoint's files does, as they do where certificates live for hours."""
-    if not endpoint.secure:
-        return ()
-    stamps = []
-    for name in endpoint.files:
-        try:
-            status = os.stat(name)
-            stamps.append((status.st_ino, status.st_mtime_ns, status.st_size))
-        except OSError:
-            stamps.append((0, 0, 0))
-    return tuple(stamps)
-
-
 def system_roots() -> bytes | None:
-    """The system's certificates for libraries that do not look for them themselves; None where there are none."""
+    """The system's certificates, for who does not look for them himself; None where there are none."""
     paths = ssl.get_default_verify_paths()
     # Where distributions put their bundle, for an OpenSSL that was built for another one.
     for name in (paths.cafile, "/etc/ssl/certs/ca-certificates.crt", "/etc/pki/tls/certs/ca-bundle.crt"):

@@ -1,10 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """A way to a collector, of whichever protocol."""
 
+import logging
+from pathlib import Path
 from typing import Protocol
 
+from pyprof.errors import ConfigError
 from pyprof.export.otlp.answer import Answer
 from pyprof.export.otlp.endpoint import GRPC, Endpoint
+
+LOG = logging.getLogger(__name__)
 
 
 class Transport(Protocol):
@@ -15,8 +20,8 @@ class Transport(Protocol):
 
         Args:
             payload: a serialised ExportProfilesServiceRequest.
-            timeout: seconds after which it has failed, whatever the other side does; only a resolver of names may
-                take longer.
+            timeout: seconds after which it has failed, whatever the other side does; only a resolver of names
+                may take longer.
 
         Returns:
             What came of it; no failure of network or collector is an exception.
@@ -27,6 +32,54 @@ class Transport(Protocol):
 
     def close(self) -> None:
         """Closes the connection; not while `send` is at work."""
+
+
+class Line:
+    """An endpoint and the transport to it; it is opened anew when a certificate or key is another."""
+
+    def __init__(self, endpoint: Endpoint) -> None:
+        """Connects to nothing yet.
+
+        Raises:
+            ConfigError: certificates or keys cannot be used.
+        """
+        self.endpoint = endpoint
+        self._stamp = _stamp(endpoint)
+        self._transport = open_transport(endpoint)
+
+    def send(self, payload: bytes, timeout: float) -> Answer:
+        """See Transport."""
+        stamp = _stamp(self.endpoint)
+        if stamp != self._stamp:
+            self._stamp = stamp
+            try:
+                transport = open_transport(self.endpoint)
+            except ConfigError as error:  # half of them is written: they will change again
+                LOG.warning("%s", error)
+            else:
+                self._transport.close()
+                self._transport = transport
+        return self._transport.send(payload, timeout)
+
+    def abort(self) -> None:
+        """See Transport."""
+        self._transport.abort()
+
+    def close(self) -> None:
+        """See Transport."""
+        self._transport.close()
+
+
+def _stamp(endpoint: Endpoint) -> tuple[tuple[int, int, int], ...]:
+    """Changes when one of the endpoint's files does, as they do where certificates live for hours."""
+    stamps = []
+    for name in endpoint.files if endpoint.secure else ():
+        try:
+            status = Path(name).stat()
+            stamps.append((status.st_ino, status.st_mtime_ns, status.st_size))
+        except OSError:
+            stamps.append((0, 0, 0))
+    return tuple(stamps)
 
 
 def open_transport(endpoint: Endpoint) -> Transport:
