@@ -4,7 +4,7 @@ of what runs."""
 
 import shutil
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -147,3 +147,55 @@ def test_library_of_another_root_is_not_the_hosts_at_the_same_path(tmp_path: Pat
     assert wanted != build_id(LIBRARY)
     assert found["rooted_busy"] == {Place(str(LIBRARY), wanted)}
     assert build_id(LIBRARY) not in {place.build_id for files in found.values() for place in files}
+
+
+@pytest.fixture
+def overlay(tmp_path: Path) -> Iterator[Path]:
+    """An overlay file system, as containers have: what it shows lies in another one, with other device
+    numbers."""
+    lower, merged = tmp_path / "lower", tmp_path / "merged"
+    layers = tmp_path / "layers"
+    for folder in (lower, merged, layers):
+        folder.mkdir()
+    # The upper layer must not lie in an overlay itself.
+    run("mount", "-t", "tmpfs", "layers", str(layers))
+    try:
+        (layers / "upper").mkdir()
+        (layers / "work").mkdir()
+        options = f"lowerdir={lower},upperdir={layers}/upper,workdir={layers}/work"
+        mounted = subprocess.run(["mount", "-t", "overlay", "overlay", "-o", options, merged], check=False)
+        if mounted.returncode != 0:
+            pytest.skip("this kernel mounts no overlay file system")
+        try:
+            yield merged
+        finally:
+            run("umount", "--lazy", str(merged))
+    finally:
+        run("umount", "--lazy", str(layers))
+
+
+@pytest.mark.parametrize("flags", ["-Wl,--build-id", "-Wl,--build-id=none"])
+@pytest.mark.parametrize("when", ["before the recording", "while it is recorded"])
+def test_program_in_an_overlay_has_its_names(tmp_path: Path, overlay: Path, flags: str, when: str) -> None:
+    alpha, _ = twins(tmp_path, "identity.c", "-no-pie", flags)
+    for layer in (tmp_path / "lower", overlay):  # one file of each layer
+        path = layer / f"program-{layer.name}"
+        shutil.copy(alpha, path)
+        program = overlay / path.name
+        if when == "while it is recorded":
+            with recording() as session:
+                follow(session, program, "0", MS)
+                session.stop()
+                profile = session.take()
+        else:
+            with subprocess.Popen([program, "0", MS], stdout=subprocess.PIPE, text=True) as process:
+                assert process.stdout is not None
+                assert process.stdout.readline().startswith("alpha")
+                with recording() as session:
+                    while process.poll() is None:
+                        session.poll(0.05)
+                    session.stop()
+                    profile = session.take()
+        found = places(profile, program.name[:15])
+        expected = build_id(alpha) if flags.endswith("build-id") else ""
+        assert found["alpha_busy"] == {Place(str(program), expected)}
