@@ -7,6 +7,7 @@ from contextlib import closing
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from pyprof._native.processes import ProcessTable
 from pyprof._native.sideband import SidebandReader
@@ -18,6 +19,9 @@ from pyprof.errors import ElfError, HostError
 from pyprof.process.maps import map_file, read_maps
 from pyprof.process.proc import list_pids
 from pyprof.symbols.kernel import KernelSymbols
+
+if TYPE_CHECKING:
+    from pyprof.session import Session
 
 PROC = Path("/proc")
 SYS = Path("/sys")
@@ -115,6 +119,23 @@ def check_host() -> list[Check]:
 def explain_missing() -> str | None:
     """One sentence on what keeps this host from profiling and how to get it; None where nothing does."""
     return next((check.sentence for check in check_host() if check.state is State.MISSING), None)
+
+
+def prepare(session: "Session") -> None:
+    """Prepares a session.
+
+    Raises:
+        HostError: this host cannot profile; says what is missing and how to get it.
+        TargetError: a process that was named is not there.
+    """
+    try:
+        session.prepare()
+    except HostError as error:
+        raise HostError(explain_missing() or str(error)) from error
+    # Nothing fails there, but samples would get the names of other processes.
+    namespace = check_pid_namespace()
+    if namespace.state is State.MISSING:
+        raise HostError(namespace.sentence)
 
 
 def read_text(path: Path) -> str | None:

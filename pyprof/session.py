@@ -134,6 +134,8 @@ class Session:
         self._lost_seen = 0
         self._scan_all_after = 0
         self._next_report = 0
+        self.each_second: list[Callable[[int], None]] = []
+        """Called from poll() once a second, with the time (CLOCK_MONOTONIC, ns)."""
         self.high_water = HighWater()
         self._full_maps = FullMaps()
         self._next_second = 0
@@ -322,6 +324,8 @@ class Session:
             self._sampling.update()
         self.high_water.note(held(self))
         self._full_maps.look(now, full_counts(self))
+        for action in self.each_second:
+            action(now)
         if now >= self._next_report:
             self._next_report = now + int(REPORT_SECONDS * SECOND)
             if LOG.isEnabledFor(logging.DEBUG):

@@ -16,6 +16,7 @@ examples:
   pyprof record -d 10                          profile the whole host for 10 s into flamegraph.html
   pyprof record -F 999 -p 4711 -o web.pb.gz    one process and its children, for `go tool pprof`
   pyprof record -o build.folded -- make -j8    a command from its first instruction until it ends
+  pyprof daemon --otlp-endpoint http://HOST:4318   the whole host, all the time, to a collector
   pyprof doctor                                what this host offers, what is missing, how to get it
 
 exit codes: 0 done; 1 cannot (missing privilege, file, feature); 2 bad arguments or configuration;
@@ -33,6 +34,7 @@ class Verb(Protocol):
 
 VERBS = {
     "record": "sample the host, some processes or a command; write a profile",
+    "daemon": "sample the host all the time; send profiles to an OpenTelemetry Collector",
     "doctor": "say what this host offers for profiling and what is missing",
     "inspect": "show what pyprof knows of a file, a process or a running recorder",
 }

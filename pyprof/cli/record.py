@@ -13,7 +13,7 @@ from pathlib import Path
 
 from pyprof.cli.arguments import process_id
 from pyprof.control import ControlSocket
-from pyprof.errors import HostError, OutputError, TargetError
+from pyprof.errors import OutputError, TargetError
 from pyprof.export.formats import FORMATS, STDOUT, format_for, write_file
 from pyprof.launch import Launched
 from pyprof.profile import completeness
@@ -74,25 +74,6 @@ def check_writable(output: str) -> None:
         raise OutputError(f"cannot write the profile to {output!r}: there is no folder {str(path.parent)!r}")
     if not os.access(path if path.exists() else path.parent, os.W_OK):
         raise OutputError(f"cannot write the profile to {output!r}: no right to")
-
-
-def prepare(session: Session) -> None:
-    """Prepares a session.
-
-    Raises:
-        HostError: this host cannot profile; says what is missing and how to get it.
-        TargetError: a process that was named is not there.
-    """
-    from pyprof.host import State, check_pid_namespace, explain_missing
-
-    try:
-        session.prepare()
-    except HostError as error:
-        raise HostError(explain_missing() or str(error)) from error
-    # Nothing fails there, but samples would get the names of other processes.
-    namespace = check_pid_namespace()
-    if namespace.state is State.MISSING:
-        raise HostError(namespace.sentence)
 
 
 class Verb:
@@ -199,6 +180,8 @@ class Recording:
                 self._command = Launched(args.command, redirected)
                 stack.callback(self._command.close)
             session = stack.enter_context(Session(options))
+            from pyprof.host import prepare
+
             prepare(session)
             stack.callback(on_signals(session, (signal.SIGINT, signal.SIGTERM), self._interrupt))
             control = ControlSocket(session.state)

@@ -8,8 +8,9 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, InfoM
 from prometheus_client.exposition import choose_encoder
 
 from pyprof import __version__
-from pyprof.daemon.snapshot import ExportCounts, IntervalCounts, Snapshot
+from pyprof.daemon.snapshot import IntervalCounts, Snapshot
 from pyprof.daemon.web import Answer
+from pyprof.export.otlp.counts import Counts
 
 
 def counter(name: str, doc: str, value: float) -> Metric:
@@ -124,21 +125,27 @@ def of_intervals(intervals: IntervalCounts) -> Iterator[Metric]:
     yield gauge("interval_last_work_seconds", "The same, for the last profile.", intervals.last_seconds)
 
 
-def of_export(counts: ExportCounts) -> Iterator[Metric]:
+def of_export(counts: Counts) -> Iterator[Metric]:
     yield counter(
         "export_samples_submitted",
-        "Samples handed to the sender. Submitted = sent + rejected + lost + waiting.",
+        "Samples handed to the sender. Submitted + found = sent + rejected + lost + waiting.",
         counts.submitted,
-    )  # fmt: skip
+    )
+    yield counter("export_samples_found", "Samples found in the spool at the start.", counts.found)
     yield counter("export_samples_sent", "Samples that the collector took.", counts.sent)
     yield counter("export_samples_rejected", "Samples that the collector did not keep.", counts.rejected)
     yield counters("export_samples_lost", "Samples that were given up.", "reason", counts.lost)
-    yield gauges("export_samples_waiting", "Samples that wait for the collector.", "where", counts.waiting)
+    yield gauges("export_samples_waiting", "Samples that wait for the collector.", "where", waiting(counts))
     yield counter("export_requests", "Requests to the collector.", counts.requests)
-    yield counter("export_retries", "Requests for what had been tried before.", counts.retries)
-    yield counter("export_bytes", "Bytes sent to the collector, compressed.", counts.bytes)
-    if counts.idle is not None:
-        yield gauge("export_idle_seconds", "Since the collector last took something.", counts.idle)
+    yield counter("export_retries", "Requests that failed and are sent again.", counts.retries)
+    yield counter("export_bytes", "Bytes that the collector took, before compression.", counts.bytes)
+    yield gauge("export_away", "1 where the collector was away at the last try.", counts.away)
+    if counts.since_success is not None:
+        yield gauge("export_idle_seconds", "Since the collector last took something.", counts.since_success)
+
+
+def waiting(counts: Counts) -> dict[str, float]:
+    return {"memory": counts.waiting_memory, "spool": counts.waiting_spool}
 
 
 class MetricsPage:

@@ -65,10 +65,12 @@ def numbers(snapshot: Snapshot) -> dict[str, Any]:
         },
         "export": {
             "submitted": export.submitted,
+            "found": export.found,
             "sent": export.sent,
             "rejected": export.rejected,
-            "waiting": dict(export.waiting),
-            "lost": dict(export.lost),
+            "waiting": {"memory": export.waiting_memory, "spool": export.waiting_spool},
+            "lost": export.lost,
+            "away": export.away,
             "last_error": export.last_error,
         },
     }

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
 from pyprof.bpf.library import CHUNK_BYTES, MAX_RULES, PAGE_ENTRIES
+from pyprof.export.otlp.counts import Counts
 from pyprof.profile.model import Accounting
 from pyprof.state import full_counts
 
@@ -22,35 +23,6 @@ class MapUse(NamedTuple):
     bytes: int
     evicted: int
     refused: int
-
-
-@dataclass(frozen=True, slots=True)
-class ExportCounts:
-    """What became of samples that were handed to the sender: submitted = sent + rejected + waiting + lost.
-
-    Attributes:
-        submitted: samples handed over.
-        sent: samples that the collector took.
-        rejected: samples that it took and said it would not keep.
-        waiting: samples by where they wait, memory or spool. Those of an earlier run are not among them.
-        lost: samples given up, by reason.
-        requests: requests that were answered or failed.
-        retries: of these, how many were for what had been tried before.
-        bytes: sent, compressed.
-        last_error: why the last request failed, "" where it did not.
-        idle: seconds since the collector last took something; None where it never did.
-    """
-
-    submitted: int = 0
-    sent: int = 0
-    rejected: int = 0
-    waiting: Mapping[str, int] = field(default_factory=dict)
-    lost: Mapping[str, int] = field(default_factory=dict)
-    requests: int = 0
-    retries: int = 0
-    bytes: int = 0
-    last_error: str = ""
-    idle: float | None = None
 
 
 @dataclass(slots=True)
@@ -107,7 +79,7 @@ class Snapshot:
     events: tuple[int, int]
     rows: Mapping[str, int]
     intervals: IntervalCounts
-    export: ExportCounts
+    export: Counts
 
     @property
     def pending(self) -> int:
@@ -147,7 +119,7 @@ def map_use(session: "Session") -> dict[str, MapUse]:
     }
 
 
-def take(session: "Session", intervals: IntervalCounts, export: ExportCounts) -> Snapshot:
+def take(session: "Session", intervals: IntervalCounts, export: Counts) -> Snapshot:
     """The numbers of now; to be called where the session's loop runs."""
     samples = session.samples()
     table = session.table.counts()

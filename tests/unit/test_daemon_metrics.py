@@ -22,7 +22,8 @@ from pyprof.daemon.board import Board
 from pyprof.daemon.health import Health
 from pyprof.daemon.metrics import MetricsPage
 from pyprof.daemon.pages import pages
-from pyprof.daemon.snapshot import ExportCounts, IntervalCounts, MapUse, Snapshot, adjusted
+from pyprof.daemon.snapshot import IntervalCounts, MapUse, Snapshot, adjusted
+from pyprof.export.otlp.counts import Counts
 from pyprof.profile.model import Accounting
 from tests.support.profiling import ROOT
 
@@ -42,7 +43,11 @@ def snapshot() -> Snapshot:
         events=(1000, 4),
         rows={"cache_hits": 3, "cache_misses": 4, "failed": 0, "no_room": 6},
         intervals=IntervalCounts(8, 1, {"profile failed": 3}, 0.5, 0.1),
-        export=ExportCounts(90, 60, 5, {"memory": 10, "spool": 8}, {"too old": 7}, 20, 2, 12345, "", 1.5),
+        export=Counts(
+            submitted=80, found=10, sent=60, rejected=5, waiting_memory=10, waiting_spool=8,
+            lost={"too old": 7}, requests=20, bytes=12345, retries=2, away=False, last_error="",
+            since_success=1.5,
+        ),
     )
 
 
@@ -95,7 +100,8 @@ def test_samples_add_up_in_the_metrics() -> None:
         + total("pyprof_samples_lost_total")
         + total("pyprof_samples_pending")
     )
-    assert total("pyprof_export_samples_submitted_total") == (
+    handed = total("pyprof_export_samples_submitted_total") + total("pyprof_export_samples_found_total")
+    assert handed == (
         total("pyprof_export_samples_sent_total")
         + total("pyprof_export_samples_rejected_total")
         + total("pyprof_export_samples_waiting")
