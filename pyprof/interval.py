@@ -87,3 +87,17 @@ class Intervals:
         self._accounting = accounting
         self._since = until
         return profile
+
+    def discard(self) -> int:
+        """Gives up what was counted since the last profile, also what one that failed had taken.
+
+        Returns:
+            Samples that will be in no profile.
+        """
+        session = self._session
+        session.table.take_counted()
+        session.aggregator.take()
+        session.table.sent(time.monotonic_ns())
+        before, self._accounting = self._accounting, session.accounting()
+        self._since = time.monotonic_ns()
+        return self._accounting.reported - before.reported

@@ -428,9 +428,13 @@ class Session:
 
     def take(self) -> Profile:
         """The profile of what was sampled since the last call, or the start, named."""
-        return self.intervals.take(self._run)
+        return self.intervals.take(self.aside)
 
-    def _run(self, work: Callable[[], None]) -> None:
+    def discard(self) -> int:
+        """Gives up what was sampled since the last profile; how many samples that is."""
+        return self.intervals.discard()
+
+    def aside(self, work: Callable[[], None]) -> None:
         """Does work that takes long; while sampling goes on, the rings are read meanwhile."""
         if self._sampling is None:
             work()

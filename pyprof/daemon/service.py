@@ -51,6 +51,13 @@ def options_of(settings: Settings) -> Options:
     )
 
 
+def beat(health: Health, notifier: Notifier) -> None:
+    """Once a second, while the loop turns: says so, but to the watchdog only if profiles are made, too."""
+    health.turned()
+    if not health.wedged():
+        notifier.watchdog(time.monotonic())
+
+
 class Service:
     """One run of the daemon."""
 
@@ -102,7 +109,7 @@ class Service:
             stack.callback(on_signals(session, signals, self._signalled))
             prepare(session)
             self._health = Health(self._settings.interval)
-            session.each_second.append(self._each_second)
+            session.each_second.append(lambda _: beat(self._health, self._notifier))
             self._serve_control(stack)
             self._serve_pages(stack, server)
             session.start()
@@ -169,11 +176,6 @@ class Service:
             # The next one is not to be waited for: nothing of us outlives the process.
             for each in (signal.SIGTERM, signal.SIGINT):
                 signal.signal(each, signal.SIG_DFL)
-
-    def _each_second(self, _: int) -> None:
-        self._health.turned()
-        if not self._health.wedged():
-            self._notifier.watchdog(time.monotonic())
 
     def _loop(self) -> None:
         due = time.monotonic() + self._settings.interval
