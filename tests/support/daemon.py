@@ -103,6 +103,7 @@ def started(
     environ: Mapping[str, str] = {},
     prefix: Sequence[str] = (),
     module: str = "pyprof",
+    defects: bool = False,
 ) -> Iterator[Daemon]:
     """A daemon with spool and socket in a folder, metrics at any port; killed at the end if it runs still.
 
@@ -112,6 +113,7 @@ def started(
         environ: variables besides the usual ones.
         prefix: a command that runs it in turn.
         module: what is run in the place of pyprof.
+        defects: whether its log may have tracebacks.
     """
     folder.mkdir(exist_ok=True)
     clean = {
@@ -133,7 +135,7 @@ def started(
                     "PYPROF_RUN_DIR": str(folder / "run"),
                     "PYPROF_SPOOL_DIR": str(folder / "spool"),
                 }
-                | environ,
+                | dict(environ),
             )  # fmt: skip
         try:
             yield Daemon(process, manager, log)
@@ -141,7 +143,7 @@ def started(
             process.kill()
             process.wait()
         log_text = log.read_text()
-        assert "Traceback" not in log_text, log_text
+        assert ("Traceback" in log_text) is defects, log_text
 
 
 @contextmanager

@@ -10,7 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from pyprof.daemon.health import Health
 from pyprof.daemon.notify import Notifier, ping_seconds
+from pyprof.daemon.service import beat
 
 
 @pytest.fixture(params=["path", "abstract"])
@@ -93,3 +95,18 @@ def test_manager_that_does_not_read_does_not_stop_us(manager: tuple[socket.socke
         for _ in range(5000):
             notifier.status("x" * 200)
         assert notifier.failed > 0
+
+
+def test_watchdog_hears_nothing_where_no_profile_is_made(manager: tuple[socket.socket, str]) -> None:
+    server, name = manager
+    now = [1000.0]
+    health = Health(5.0, lambda: now[0])
+    with closing(Notifier({"NOTIFY_SOCKET": name, "WATCHDOG_USEC": "2"})) as notifier:
+        beat(health, notifier)
+        now[0] += 60
+        # The loop turns, and no interval ends.
+        beat(health, notifier)
+        notifier.status("not said")
+        health.profiled()
+        beat(health, notifier)
+    assert [server.recv(4096) for _ in range(3)] == [b"WATCHDOG=1", b"STATUS=not said", b"WATCHDOG=1"]
