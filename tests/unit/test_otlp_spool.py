@@ -7,8 +7,6 @@ import stat
 import subprocess
 import sys
 import zlib
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import lz4.frame
@@ -29,6 +27,7 @@ from pyprof.export.otlp.spool import (
 )
 from pyprof.export.otlp.spool_file import DamagedFile, Name, decode, encode, name_of, name_of_temporary
 from tests.support.otlp_batches import batch_of
+from tests.support.otlp_sending import small_disk
 
 NOW = 1_700_000_000
 BATCH = Batch(b"a request " * 20, 123, NOW * 10**9)
@@ -391,19 +390,6 @@ def test_closed_spool_keeps_nothing(tmp_path: Path) -> None:
         spool.put(batch_of(2))
     assert spool.first() is None
     assert len(files(tmp_path)) == 1
-
-
-@contextmanager
-def small_disk(folder: Path, options: str) -> Iterator[Path]:
-    """A file system of its own."""
-    if os.geteuid():
-        pytest.skip("needs root, to mount a tmpfs")
-    folder.mkdir()
-    subprocess.run(["mount", "-t", "tmpfs", "-o", f"mode=0700,{options}", "tmpfs", folder], check=True)
-    try:
-        yield folder
-    finally:
-        subprocess.run(["umount", folder], check=True)
 
 
 @pytest.mark.parametrize("options", ["size=256k", "nr_inodes=5"])
