@@ -249,21 +249,23 @@ class Spool:
         now, wall = self._clock(), self._wall()
         with os.scandir(self._fd) as listing:
             items = [(item.name, item.is_file(follow_symlinks=False)) for item in listing]
+        names: list[Name] = []
         for text, regular in items:
             name = name_of(text)
             unfinished = name_of_temporary(text)
             if not regular or (name or unfinished) is None:
                 self.foreign += 1
             elif name is not None:
-                self.found += name.samples
-                self._add(Entry(name, now - max(0.0, wall - name.time / 1e9)))
+                names.append(name)
+            elif unfinished is not None and self._finish(unfinished):
+                names.append(unfinished)
             elif unfinished is not None:
+                self.torn += 1
                 self.found += unfinished.samples
-                if self._finish(unfinished):
-                    self._add(Entry(unfinished, now - max(0.0, wall - unfinished.time / 1e9)))
-                else:
-                    self.torn += 1
-                    self.lost[DAMAGED] += unfinished.samples
+                self.lost[DAMAGED] += unfinished.samples
+        for name in sorted(names):
+            self.found += name.samples
+            self._add(Entry(name, now - max(0.0, wall - name.time / 1e9)))
 
     def _finish(self, name: Name) -> bool:
         """Puts a file in its place that was being written when an earlier run died; one that is not whole is
