@@ -19,7 +19,7 @@ from pytest_benchmark.fixture import BenchmarkFixture
 
 from benchmarks.ratios import time_rounds
 from pyprof._native.cache import LruCache
-from pyprof._native.lru import LruNumbers
+from pyprof._native.lru_numbers import LruNumbers
 
 CAPACITY = 10_000
 ACCESSES = 100_000

@@ -155,6 +155,17 @@ def test_updating_a_full_cache_evicts_nobody() -> None:
     assert subject.cache.keys() == ["a", "b"]
 
 
+def test_replacements_are_counted_where_nobody_is_told() -> None:
+    cache: LruCache[str, int] = LruCache(2)
+    for value in range(5):
+        cache["a"] = value
+    cache["b"] = 0
+    cache["a"] = 5
+    metrics = cache.metrics()
+    assert (metrics["inserts"], metrics["replace"], len(cache)) == (7, 5, 2)
+    assert cache.keys() == ["a", "b"] and cache["a"] == 5
+
+
 def test_absent_keys_can_be_removed_from_a_full_cache() -> None:
     subject = Subject(8)
     for i in range(8):

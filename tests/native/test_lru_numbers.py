@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from pyprof._native.lru import LruNumbers
+from pyprof._native.lru_numbers import LruNumbers
 
 LAST = 2**64 - 1
 
@@ -191,6 +191,16 @@ def test_resizing_keeps_order_weights_and_lifetimes() -> None:
     cache.removals()
     cache.clear()
     assert [key for key, *_ in cache.removals()] == [key for key in left if key % 2 == 0 or key + 1 > 700]
+
+
+def test_an_absolute_lifetime_outlasts_resizing_and_use() -> None:
+    cache = LruNumbers(10)
+    put(cache, [1], idle=8, lifetime=12)
+    cache.resize(20)
+    cache.tick(7)
+    assert get(cache, [1]) == [2]
+    cache.tick(12)
+    assert get(cache, [1]) == [0]
 
 
 @pytest.mark.parametrize("capacity", [0, 2**29 + 1])
