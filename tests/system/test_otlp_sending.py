@@ -356,6 +356,27 @@ def test_what_does_not_fit_in_the_queue_goes_to_the_spool(tmp_path: Path) -> Non
             assert collector.payloads[0] == collector_hangs.payload
 
 
+def test_batch_larger_than_the_queue_is_sent() -> None:
+    with HttpCollector() as collector:
+        with sending(endpoint_for(collector), queue_bytes=1000) as sender:
+            sender.submit(batch_of(3, size=100_000))
+            assert settled(sender, 3).lost == {}
+
+
+def test_batch_larger_than_the_spool_waits_in_memory_and_the_others_on_disk(tmp_path: Path) -> None:
+    port = unused_port()
+    nowhere = endpoint_of(Settings(f"http://127.0.0.1:{port}"), {})
+    with sending(nowhere, Spool(tmp_path / "spool", max_bytes=5 * 4096)) as sender:
+        sender.submit(batch_of(100, size=100_000))
+        for _ in range(5):
+            sender.submit(batch_of(1))
+        wait_until(lambda: sender.counts().waiting_spool == 5, "small ones in the spool")
+        assert sender.counts().waiting_memory == 100
+        with HttpCollector(port=port) as collector:
+            assert settled(sender, 105).lost == {}
+            assert collector.samples == 105
+
+
 @kinds
 def test_drain_sends_what_is_queued(kind: Kind, tmp_path: Path) -> None:
     with kind() as collector:

@@ -21,7 +21,7 @@ from pyprof.export.otlp.counts import Counts
 from pyprof.export.otlp.endpoint import Endpoint
 from pyprof.export.otlp.partial import rejected_samples
 from pyprof.export.otlp.patience import Patience
-from pyprof.export.otlp.spool import Entry, NotKept, Spool
+from pyprof.export.otlp.spool import SPOOL_FULL, Entry, NotKept, Spool
 from pyprof.export.otlp.transport import Line
 
 LOG = logging.getLogger(__name__)
@@ -73,7 +73,7 @@ class Sender:
         Args:
             endpoint: where to send.
             spool: keeps what cannot be sent now; without, it waits in memory as far as that goes.
-            queue_bytes: most bytes of batches in memory.
+            queue_bytes: most bytes of batches in memory; one may be there whatever its size.
             patience: pauses between tries.
 
         Raises:
@@ -124,7 +124,8 @@ class Sender:
             self._submitted += batch.samples
             self._in_memory += batch.samples
             item = _Item(batch, self._spool.next_sequence() if self._spool is not None else 0)
-            if self._stop_at is None and self._queued_bytes + len(batch.payload) <= self._queue_bytes:
+            fits = not self._queue or self._queued_bytes + len(batch.payload) <= self._queue_bytes
+            if self._stop_at is None and fits:
                 self._queue.append(item)
                 self._queued_bytes += len(batch.payload)
                 self._changed.notify_all()
@@ -299,16 +300,21 @@ class Sender:
 
     def _stow(self) -> bool:
         """Puts the queue into the spool. False where that cannot be done now."""
-        while self._spool is not None:
-            with self._lock:
-                if not self._queue or self._abandoned:
-                    return True
-                item = self._queue[0]
+        if self._spool is None:
+            return True
+        with self._lock:
+            items = list(self._queue)
+        stowed = True
+        for item in items:
+            if self._abandoned:
+                break
             reason = self._put_away(item)
             if reason:
+                stowed = False
                 self._tell("spool", "profiles wait in memory as far as that goes: %s", reason)
-                return False
-        return True
+            if reason not in {"", SPOOL_FULL}:
+                break  # which is the disk's, and not of this batch alone
+        return stowed
 
     def _put_away(self, item: _Item, *, sync: bool = True) -> str:
         """Writes a batch to the spool; the reason where it cannot be."""
@@ -323,6 +329,7 @@ class Sender:
         with self._lock:
             self._spool.keep(entry)
             self._forget(item)
+            self._changed.notify_all()
         return ""
 
     def _forget(self, item: _Item) -> None:
