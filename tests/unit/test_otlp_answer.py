@@ -126,6 +126,12 @@ def test_text_of_an_http_error_is_that_of_its_status() -> None:
     assert len(retried(of_http(503, {"Content-Type": "text/plain"}, b"x" * 9999)).reason) < 250
 
 
+def test_too_large_is_recognised_where_the_collector_says_400() -> None:
+    body = Status(message="http: request body too large").SerializeToString()  # 0.159, over 20 MiB
+    answer = of_http(400, PROTOBUF, body)
+    assert isinstance(answer, Refused) and answer.loss == MESSAGE_TOO_LARGE
+
+
 @pytest.mark.parametrize("body", [b"", b"\x0a\x00"])
 def test_success_is_accepted_whole(body: bytes) -> None:
     assert of_http(200, PROTOBUF, body) == Accepted()

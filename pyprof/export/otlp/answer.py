@@ -99,7 +99,9 @@ def of_http(status: int, headers: Headers, body: bytes) -> Answer:
         return Retry(f"{NO_SERVICE} ({said})", slow=True)
     if status in {401, 403, 407}:
         return Retry(f"{BAD_CREDENTIALS} ({said})", slow=True)
-    return Refused(said, MESSAGE_TOO_LARGE if status == 413 else MESSAGE_BAD)
+    # The OpenTelemetry Collector says 400, and why only in words.
+    too_large = status == 413 or (status == 400 and "too large" in said)
+    return Refused(said, MESSAGE_TOO_LARGE if too_large else MESSAGE_BAD)
 
 
 def of_grpc(code: str, details: str, status: bytes | None) -> Answer:
