@@ -238,7 +238,7 @@ class Settings:
         flags=("--otlp-endpoint",), metavar="URL", live=True,
     )  # fmt: skip
     protocol: str = _setting(
-        "export", "protocol", "http/protobuf", "How profiles travel. grpc takes some 24 MiB more memory.",
+        "export", "protocol", "http/protobuf", "How profiles travel. grpc takes some 17 MiB more memory.",
         choices=("http/protobuf", "grpc"), flags=("--otlp-protocol",), metavar="PROTOCOL", live=True,
     )  # fmt: skip
     headers: dict[str, str] = _setting(  # noqa: RUF009  # it makes a field()
