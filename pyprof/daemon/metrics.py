@@ -12,6 +12,8 @@ from pyprof.daemon.snapshot import IntervalCounts, Snapshot
 from pyprof.daemon.web import Answer
 from pyprof.export.otlp.counts import Counts
 
+CACHE_EVENTS = ("hits", "misses", "inserts", "evict", "expire", "replace", "remove")
+
 
 def counter(name: str, doc: str, value: float) -> Metric:
     return CounterMetricFamily(f"pyprof_{name}", doc, value)
@@ -106,6 +108,7 @@ def of_holdings(snapshot: Snapshot) -> Iterator[Metric]:
         "map_refusals", "Times that no owner of entries gave way.", "map",
         {name: m.refused for name, m in maps.items()},
     )  # fmt: skip
+    yield from of_caches(snapshot.caches)
     rows = snapshot.rows
     yield counters(
         "row_cache_lookups", "Files whose unwind rows were looked for on disk.", "result",
@@ -115,6 +118,21 @@ def of_holdings(snapshot: Snapshot) -> Iterator[Metric]:
         "rows_not_loaded", "Times that the unwind rows of a file could not be made or placed.", "reason",
         {"failed": rows["failed"], "no room": rows["no_room"]},
     )  # fmt: skip
+
+
+def of_caches(caches: Mapping[str, Mapping[str, int]]) -> Iterator[Metric]:
+    events = CounterMetricFamily(
+        "pyprof_cache_events", "What happened in a cache of names.", labels=["cache", "event"]
+    )
+    for name, counts in caches.items():
+        for event in CACHE_EVENTS:
+            events.add_metric([name, event], counts[event])
+    yield events
+    for what, doc in (
+        ("entries", "Entries of a cache of names."),
+        ("weight", "What they weigh, bytes or entries."),
+    ):
+        yield gauges(f"cache_{what}", doc, "cache", {name: counts[what] for name, counts in caches.items()})
 
 
 def of_intervals(intervals: IntervalCounts) -> Iterator[Metric]:

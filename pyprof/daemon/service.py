@@ -26,6 +26,7 @@ from pyprof.errors import HostError, PyprofError
 from pyprof.host import prepare
 from pyprof.profile.model import By
 from pyprof.session import POLL_SECONDS, PRIORITY, Options, Session, on_signals
+from pyprof.symbols.names import Limits
 
 LOG = logging.getLogger(__name__)
 
@@ -48,6 +49,7 @@ def options_of(settings: Settings) -> Options:
         grace=settings.grace,
         stamps=settings.shape == "timestamps",
         facts=True,
+        names=Limits(settings.names, settings.symbol_tables_mib * MIB, settings.idle),
     )
 
 

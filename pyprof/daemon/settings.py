@@ -317,6 +317,22 @@ class Settings:
         "the last sample of them was reported.",
         low=0, high=86_400, unit="seconds", flags=("--grace",), metavar="SECONDS",
     )  # fmt: skip
+    names: int = _setting(
+        "memory", "names", 16_384,
+        "Most names of addresses that are kept from one profile to the next. What is not there is looked up: "
+        "fewer cost CPU, not names.",
+        low=1, high=1 << 24, flags=("--names",), metavar="COUNT",
+    )  # fmt: skip
+    symbol_tables_mib: int = _setting(
+        "memory", "symbol_tables_mib", 8,
+        "Most memory for symbol tables that are kept from one profile to the next. With 0 each is read again "
+        "when an address without a name is met.",
+        low=0, high=4096, unit="MiB", flags=("--symbol-tables-mib",), metavar="MIB",
+    )  # fmt: skip
+    idle: float = _setting(
+        "memory", "idle", 120.0, "How long names and symbol tables are kept that no profile needs.",
+        low=0.001, high=86_400, unit="seconds", flags=("--idle",), metavar="SECONDS",
+    )  # fmt: skip
     metrics_listen: str = _setting(
         "metrics", "listen", "127.0.0.1:9764",
         "Where /metrics and /healthz are served. Empty: nowhere. Anyone who reaches it can read them.",

@@ -64,6 +64,7 @@ class Snapshot:
         maps: of the kernel, by name.
         events: records of processes that were applied, and lost.
         rows: what became of making unwind rows, by name.
+        caches: metrics of the caches of names (LruCache.metrics), by name of the cache.
         intervals: what became of intervals.
         export: the sender's counts.
     """
@@ -78,6 +79,7 @@ class Snapshot:
     maps: Mapping[str, MapUse]
     events: tuple[int, int]
     rows: Mapping[str, int]
+    caches: Mapping[str, Mapping[str, int]]
     intervals: IntervalCounts
     export: Counts
 
@@ -142,6 +144,7 @@ def take(session: "Session", intervals: IntervalCounts, export: Counts) -> Snaps
         maps=map_use(session),
         events=(table["events"], table["lost_events"]),
         rows=session.row_counts(),
+        caches=session.intervals.names.counts(),
         intervals=IntervalCounts(
             intervals.done, intervals.failed, dict(intervals.lost), intervals.seconds, intervals.last_seconds
         ),

@@ -54,7 +54,7 @@ class FrameNames:
         idle = int(limits.idle * SECOND)
         self._names: LruCache[tuple[int, int], Symbol | None] = LruCache(limits.names, idle=idle, clock=clock)
         self._tables: LruCache[int, NativeSymbols] = LruCache(
-            1 << 10, weight_limit=limits.tables, idle=idle, clock=clock
+            1 << 10, weight_limit=max(limits.tables, 1), idle=idle, clock=clock
         )
         self._largest = limits.tables
         self._kernel: KernelSymbols | None = None

@@ -33,7 +33,7 @@ def samples_in(payload: bytes) -> int:
     """The samples that a request holds."""
     request = ExportProfilesServiceRequest.FromString(payload)
     return sum(
-        sum(sample.values)
+        sum(sample.values) or len(sample.timestamps_unix_nano)
         for resource in request.resource_profiles
         for scope in resource.scope_profiles
         for profile in scope.profiles

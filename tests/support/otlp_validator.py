@@ -140,14 +140,18 @@ class _Reader:
         kind = value.WhichOneof("value")
         require(kind, "an attribute has a value", key)
         found: Value = getattr(value, kind)
+        if kind == "string_value_strindex":
+            found = self.string(value.string_value_strindex)
         require(found != "", "a text of an attribute is not empty", key)
         return found
 
     def _resource(self, message: Any) -> None:
         attributes: dict[str, Value] = {}
         for entry in message.resource.attributes:
-            require(entry.key and entry.key not in attributes, "keys of a resource are unique", entry.key)
-            attributes[entry.key] = self._value(entry.value, entry.key)
+            require(not (entry.key and entry.key_strindex), "a key is stated once", entry.key)
+            key = entry.key or self.string(entry.key_strindex)
+            require(key and key not in attributes, "keys of a resource are unique", key)
+            attributes[key] = self._value(entry.value, key)
         require(message.scope_profiles, "a resource has profiles")
         for scope in message.scope_profiles:
             require(scope.scope.name, "the scope has a name")

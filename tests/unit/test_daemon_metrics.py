@@ -18,6 +18,7 @@ from prometheus_client.openmetrics.parser import (
 )
 from prometheus_client.parser import text_string_to_metric_families as parse
 
+from pyprof._native.cache import LruCache
 from pyprof.daemon.board import Board
 from pyprof.daemon.health import Health
 from pyprof.daemon.metrics import MetricsPage
@@ -30,6 +31,7 @@ from tests.support.profiling import ROOT
 
 def snapshot() -> Snapshot:
     return Snapshot(
+        caches={"names": LruCache(8).metrics()},
         time=time.monotonic(),
         accounting=Accounting(
             taken=100, reported=90, lost={"ring buffer full": 7}, incomplete={'odd "reason"\n\\': 2}
