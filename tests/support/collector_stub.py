@@ -131,6 +131,8 @@ class HttpCollector(Collector):
     ) -> None:
         super().__init__(steps)
         self.limit = limit
+        self.poison = 0
+        """A request with so many samples resets the connection, each time."""
         self.connections: list[socket.socket] = []
         collector = self
 
@@ -205,14 +207,14 @@ class _Handler(BaseHTTPRequestHandler):
         length = int(self.headers["Content-Length"])
         if isinstance(step, Reset):
             self.rfile.read(min(length, 10))
-            # RST instead of FIN: struct linger {on, no seconds}.
-            self.request.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-            self.connection.close()
-            self.close_connection = True
+            self._reset()
             return
         body = self.rfile.read(length)
         if self.headers["Content-Encoding"] == "gzip":
             body = gzip.decompress(body)
+        if owner.poison and samples_in(body) == owner.poison:
+            self._reset()
+            return
         if isinstance(step, Hold):
             owner.release.wait()
         if isinstance(step, Hang):
@@ -233,6 +235,12 @@ class _Handler(BaseHTTPRequestHandler):
             owner.take(body)
             content = step.body if isinstance(step, Reply) else b""
             self._say(Say(200, {"Content-Type": PROTOBUF}, content))
+
+    def _reset(self) -> None:
+        # RST instead of FIN: struct linger {on, no seconds}.
+        self.request.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        self.connection.close()
+        self.close_connection = True
 
     def _say(self, what: Say) -> None:
         self.send_response(what.status)

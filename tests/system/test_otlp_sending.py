@@ -377,6 +377,25 @@ def test_batch_larger_than_the_spool_waits_in_memory_and_the_others_on_disk(tmp_
             assert collector.samples == 105
 
 
+@pytest.mark.parametrize("spooled", [True, False])
+def test_batch_that_breaks_every_connection_does_not_hold_up_the_others(
+    spooled: bool, tmp_path: Path
+) -> None:
+    spool = Spool(tmp_path / "spool") if spooled else None
+    with HttpCollector() as collector:
+        collector.poison = 1000
+        with sending(endpoint_for(collector), spool, drain=0.2) as sender:
+            for samples in (1, 1000, 2, 3):
+                sender.submit(batch_of(samples))
+            counts = settled(sender, 6)
+            assert counts.waiting_memory + counts.waiting_spool == 1000
+            sender.submit(batch_of(4))
+            settled(sender, 10)
+            assert collector.payloads == [batch_of(n).payload for n in (1, 2, 3, 4)]
+            collector.poison = 0
+            assert settled(sender, 1010).lost == {}
+
+
 @kinds
 def test_drain_sends_what_is_queued(kind: Kind, tmp_path: Path) -> None:
     with kind() as collector:

@@ -115,6 +115,21 @@ def test_status_without_retry_info_is_none(content: bytes) -> None:
     assert retried(of_grpc("UNAVAILABLE", "", content)).after is None
 
 
+@pytest.mark.parametrize(
+    ("code", "details", "midway"),
+    [
+        ("UNAVAILABLE", "Socket closed", True),
+        ("UNAVAILABLE", "recvmsg:Connection reset by peer", True),
+        ("DEADLINE_EXCEEDED", "Deadline Exceeded", True),
+        ("UNAVAILABLE", "failed to connect to all addresses", False),
+        ("UNAVAILABLE", "queue is full", False),
+        ("ABORTED", "", False),
+    ],
+)
+def test_grpc_connection_that_breaks_may_be_the_messages_doing(code: str, details: str, midway: bool) -> None:
+    assert retried(of_grpc(code, details, None)).midway == midway
+
+
 def test_text_of_an_http_error_is_that_of_its_status() -> None:
     body = Status(message="queue\nis\x00full").SerializeToString()
     assert retried(of_http(503, PROTOBUF, body)).reason == "HTTP 503: queue is?full"

@@ -102,6 +102,18 @@ def test_first_stays_until_it_is_removed(tmp_path: Path) -> None:
     assert [batch.samples for batch in emptied(spool)] == [7]
 
 
+def test_postponed_batch_comes_last_also_after_a_restart(tmp_path: Path) -> None:
+    filled(tmp_path, 1, 2, 3)
+    spool = opened(tmp_path)
+    first = spool.first()
+    assert first is not None
+    assert spool.postpone(first[0]).name.samples == 1
+    spool.release()
+    spool.close()
+    spool = opened(tmp_path)
+    assert [batch.samples for batch in emptied(spool)] == [2, 3, 1]
+
+
 def test_file_is_laid_out_as_documented() -> None:
     name, content = encode(BATCH, 0xABC)
     frame = content[64:]

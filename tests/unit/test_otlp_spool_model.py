@@ -90,6 +90,15 @@ class SpoolModel(RuleBasedStateMachine):
             self.spool.release()
         self.out = None
 
+    @precondition(lambda self: self.out is not None)
+    @rule()
+    def postpone(self) -> None:
+        assert self.out is not None
+        self.spool.postpone(self.out)
+        self.spool.release()
+        self.waiting.append(self.waiting.pop(0))
+        self.out = None
+
     @rule(seconds=st.integers(0, 60))
     def wait(self, seconds: int) -> None:
         self.now += seconds

@@ -53,11 +53,14 @@ class Retry:
         reason: what went wrong.
         after: seconds that the collector asks us to wait; None where it does not say.
         slow: it is not a matter of seconds: somebody has to change something.
+        midway: the connection broke, or the answer did not come, after the request was on its way: where that
+            goes on, it may be the message's own doing.
     """
 
     reason: str
     after: float | None = None
     slow: bool = False
+    midway: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +118,9 @@ def of_grpc(code: str, details: str, status: bytes | None) -> Answer:
     said = _with(code, cleaned(details))
     after = _retry_info(status) if status else None
     if code in {"UNAVAILABLE", "DEADLINE_EXCEEDED", "CANCELLED", "ABORTED", "OUT_OF_RANGE", "DATA_LOSS"}:
-        return Retry(said, after)
+        # gRPC has no code for a connection that breaks, only words.
+        broken = "Socket closed" in details or "Connection reset" in details
+        return Retry(said, after, midway=broken or code == "DEADLINE_EXCEEDED")
     if code == "RESOURCE_EXHAUSTED":
         return Refused(said, MESSAGE_TOO_LARGE) if after is None else Retry(said, after)
     if code == "UNIMPLEMENTED":

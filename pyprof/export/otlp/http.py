@@ -52,6 +52,8 @@ class HttpTransport:
             from pyprof.export.otlp.tls import context_of
 
             context = context_of(endpoint)
+        self._connected = False
+        """Whether the last request was on its way."""
         host = parts.hostname or ""
         self._connection = _Connection(host, parts.port or (443 if endpoint.secure else 80), context)
 
@@ -70,10 +72,10 @@ class HttpTransport:
             return self._exchange(body)
         except TimeoutError:
             connection.close()
-            return Retry(f"no answer within {timeout:g} s")
+            return Retry(f"no answer within {timeout:g} s", midway=self._connected)
         except (OSError, UnicodeError) as error:  # a name that cannot be resolved may be the latter
             connection.close()
-            return Retry(cleaned(str(error)), slow=_is_certificate_problem(error))
+            return Retry(cleaned(str(error)), slow=_is_certificate_problem(error), midway=self._connected)
         except http.client.HTTPException as error:
             connection.close()
             return Retry(f"what answers does not speak HTTP: {cleaned(str(error) or type(error).__name__)}")
@@ -85,8 +87,10 @@ class HttpTransport:
             OSError, http.client.HTTPException: there was none.
         """
         connection = self._connection
-        if connection.sock is None:
+        self._connected = connection.sock is not None
+        if not self._connected:
             connection.connect()
+            self._connected = True
         try:
             connection.request("POST", self._target, body, self._headers)
         except ConnectionError as error:

@@ -7,6 +7,8 @@ turns.
 
 One lock, the spool's where there is one, guards every count, so that a batch is at any moment in exactly one
 place. The network is used, and files are written and read, without it.
+
+A batch may arrive twice, where the collector took it and its answer was lost.
 """
 
 import logging
@@ -21,6 +23,7 @@ from pyprof.export.otlp.counts import Counts
 from pyprof.export.otlp.endpoint import Endpoint
 from pyprof.export.otlp.partial import rejected_samples
 from pyprof.export.otlp.patience import Patience
+from pyprof.export.otlp.quiet import QuietLog
 from pyprof.export.otlp.spool import SPOOL_FULL, Entry, NotKept, Spool
 from pyprof.export.otlp.transport import Line
 
@@ -30,8 +33,9 @@ QUEUE_BYTES = 16 << 20
 QUEUE_FULL = "queue full"
 NOT_SENT = "not sent before the end"
 
-QUIET = 60.0
-"""Seconds between two lines of the log on the same matter."""
+MIDWAY_TRIES = 5
+"""So often a batch is tried that breaks connections, or gets no answer, before it has to let all others go
+first, each time."""
 
 _GRACE = 2.0
 _NO_MEMORY = "no memory"
@@ -43,6 +47,7 @@ class _Item:
 
     batch: Batch
     sequence: int
+    midway: int = 0  # such failures
 
 
 @dataclass(slots=True)
@@ -107,7 +112,8 @@ class Sender:
         self._requests = self._bytes = self._retries = 0
         self._last_error = ""
         self._last_success: float | None = None
-        self._told: dict[str, float] = {}
+        self._quiet = QuietLog(LOG)
+        self._midway: dict[int, int] = {}  # such failures, by sequence of a batch in the spool
         self._told_away = False
 
     def start(self) -> None:
@@ -273,8 +279,7 @@ class Sender:
                 return  # another thread took it over
             self._requests += 1
             if isinstance(answer, Retry):
-                if job.entry is not None and self._spool is not None:
-                    self._spool.release()
+                self._put_back(job, answer.midway)
                 self._retries += 1
                 self._went_away(answer)
                 return
@@ -283,10 +288,13 @@ class Sender:
                 self._forget(job.item)
             elif job.entry is not None and self._spool is not None:
                 self._spool.remove(job.entry)
+                self._midway.pop(job.entry.name.sequence, None)
+                if not len(self._spool):
+                    self._midway.clear()  # also those of what gave way
             if isinstance(answer, Refused):
                 self._last_error = answer.reason
                 self._lost[answer.loss] += job.batch.samples
-                self._tell("refused", "%d samples are lost: %s", job.batch.samples, answer.reason)
+                self._quiet.warning("refused", "%d samples are lost: %s", job.batch.samples, answer.reason)
                 return
             self._last_success = time.monotonic()
             self._bytes += len(job.batch.payload)
@@ -294,9 +302,24 @@ class Sender:
             self._rejected += rejected
             if answer.rejected_profiles or answer.message:
                 text = "the collector took a request, but rejected %d profiles (at most %d samples) of it: %s"
-                self._tell(
+                self._quiet.warning(
                     "rejected", text, answer.rejected_profiles, rejected, answer.message or "no reason"
                 )
+
+    def _put_back(self, job: _Job, midway: bool) -> None:
+        """What may be a batch's own doing must not hold up all the others."""
+        if job.entry is not None and self._spool is not None:
+            entry = job.entry
+            tries = self._midway.pop(entry.name.sequence, 0) + midway
+            if midway and tries >= MIDWAY_TRIES:
+                entry = self._spool.postpone(entry)
+            self._spool.release()
+            if tries:
+                self._midway[entry.name.sequence] = tries
+        elif job.item is not None:
+            job.item.midway += midway
+            if midway and job.item.midway >= MIDWAY_TRIES:
+                self._queue.rotate(-1)
 
     def _stow(self) -> bool:
         """Puts the queue into the spool. False where that cannot be done now."""
@@ -311,7 +334,7 @@ class Sender:
             reason = self._put_away(item)
             if reason:
                 stowed = False
-                self._tell("spool", "profiles wait in memory as far as that goes: %s", reason)
+                self._quiet.warning("spool", "profiles wait in memory as far as that goes: %s", reason)
             if reason not in {"", SPOOL_FULL}:
                 break  # which is the disk's, and not of this batch alone
         return stowed
@@ -342,7 +365,7 @@ class Sender:
     def _lose(self, item: _Item, reason: str) -> None:
         self._forget(item)
         self._lost[reason] += item.batch.samples
-        self._tell("lost", "%d samples are lost: %s", item.batch.samples, reason)
+        self._quiet.warning("lost", "%d samples are lost: %s", item.batch.samples, reason)
 
     def _finish(self) -> None:
         """Puts away, or gives up, what is still in memory."""
@@ -365,7 +388,7 @@ class Sender:
             self._away, self._away_since = True, now
         place = "in memory" if self._spool is None else "in the spool"
         text = "nothing can be sent to %s, profiles wait %s: %s"
-        if self._tell("away", text, self._shown, place, answer.reason):
+        if self._quiet.warning("away", text, self._shown, place, answer.reason):
             self._told_away = True
 
     def _came_back(self) -> None:
@@ -382,12 +405,3 @@ class Sender:
     @property
     def _shown(self) -> str:
         return self._line.endpoint.shown
-
-    def _tell(self, matter: str, text: str, *arguments: object) -> bool:
-        """Logs, at most once a minute on the same matter. Whether it did."""
-        now = time.monotonic()
-        if now < self._told.get(matter, 0.0):
-            return False
-        self._told[matter] = now + QUIET
-        LOG.warning(text, *arguments)
-        return True

@@ -245,6 +245,23 @@ class Spool:
         with self.lock:
             self._pinned = None
 
+    def postpone(self, entry: Entry) -> Entry:
+        """Puts what `first` gave behind all others; `release` has to follow.
+
+        Returns:
+            It, with its new name, or as it was where the file cannot be renamed.
+        """
+        with self.lock:
+            name = entry.name._replace(sequence=self.next_sequence())
+            try:
+                os.rename(str(entry.name), str(name), src_dir_fd=self._fd, dst_dir_fd=self._fd)
+            except OSError:
+                return entry
+            del self._entries[bisect_left(self._entries, entry)]
+            entry = entry._replace(name=name)
+            insort(self._entries, entry)
+            return entry
+
     def _list(self) -> None:
         now, wall = self._clock(), self._wall()
         with os.scandir(self._fd) as listing:
