@@ -15,6 +15,7 @@ from benchmarks.peers.machine import run_times
 from benchmarks.peers.measure import Figures, host, measure
 from benchmarks.peers.profilers import OpenTelemetry, Profiler, Pyprof
 from benchmarks.peers.report import put, table
+from pyprof.export.otlp.endpoint import GRPC, HTTP
 
 PEER = Path("build/peers/otel-profiler")
 EPILOG = """\
@@ -102,7 +103,7 @@ def runs(args: argparse.Namespace) -> Iterator[Figures]:
 
 def profilers(peer: Path) -> list[Profiler]:
     """Those that can be run, each to be run once."""
-    found: list[Profiler] = [Pyprof()]
+    found: list[Profiler] = [Pyprof(HTTP), Pyprof(GRPC)]
     if peer.exists():
         found.append(OpenTelemetry(peer))
     return found

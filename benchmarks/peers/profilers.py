@@ -1,10 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The profilers that are compared: how each is run, and how what it delivered is read."""
 
-import gzip
 import json
 import shlex
-import socket
 import subprocess
 import sys
 import time
@@ -12,12 +10,12 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Protocol
+from typing import IO, NamedTuple, Protocol
 
-from pyprof.export.names import KERNEL
-from pyprof.export.pprof_schema import PprofProfile
+from pyprof.export.otlp.endpoint import HTTP
 
 ROOT = Path(__file__).parents[2]
+OURS = "pyprof"
 SECOND = 1_000_000_000
 PATIENCE = 30
 """Seconds for a sink to be ready, and for a profiler to end."""
@@ -64,70 +62,66 @@ def end(process: "subprocess.Popen[bytes]") -> None:
         process.wait()
 
 
-class Pyprof:
-    """`pyprof record`, which writes one profile of its whole run at the end."""
+class Ports(NamedTuple):
+    """Where a sink listens."""
 
-    name = "pyprof"
-
-    @contextmanager
-    def running(self, folder: Path, hz: int, seconds: int) -> Iterator["subprocess.Popen[bytes]"]:
-        self._profile, self._summary = folder / "pyprof.pb.gz", folder / "pyprof.json"
-        command = [
-            sys.executable, "-m", "pyprof", "record", "-F", str(hz), "-d", str(seconds), "--json",
-            "-o", str(self._profile),
-        ]  # fmt: skip
-        with self._summary.open("wb") as out, (folder / "pyprof.log").open("wb") as log:
-            process = subprocess.Popen(command, cwd=ROOT, stdout=out, stderr=log)
-            try:
-                yield process
-                process.wait(seconds + PATIENCE)
-            finally:
-                end(process)
-
-    def delivered(self, begin: int, end: int) -> Delivered:
-        del begin, end  # its profile is of the whole run
-        summary = json.loads(self._summary.read_text())
-        message = PprofProfile()
-        message.ParseFromString(gzip.decompress(self._profile.read_bytes()))
-        strings = message.string_table
-        mappings = {
-            mapping.id: strings[mapping.filename] == KERNEL or bool(strings[mapping.build_id])
-            for mapping in message.mapping
-        }
-        # Code that a JIT compiler made lies in no file.
-        anonymous = {function.id for function in message.function if strings[function.name] == "[anon]"}
-        locations = {
-            location.id: mappings.get(location.mapping_id, False)
-            or any(line.function_id in anonymous for line in location.line)
-            for location in message.location
-        }
-        samples = identified = 0
-        for sample in message.sample:
-            named = any(strings[label.key] == "process" and strings[label.str] for label in sample.label)
-            samples += sample.value[0]
-            if named and all(locations[number] for number in sample.location_id):
-                identified += sample.value[0]
-        return Delivered(samples, identified, summary["seconds"])
+    grpc: int
+    http: int
 
 
 @contextmanager
-def sink(lines: IO[bytes]) -> Iterator[int]:
-    """Receives OTLP profiles, a line for each request; the port."""
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port: int = free.getsockname()[1]
+def sink(lines: IO[bytes]) -> Iterator[Ports]:
+    """Receives OTLP profiles, a line for each request."""
     process = subprocess.Popen(
-        [sys.executable, "-m", "benchmarks.peers.sink", str(port)],
-        cwd=ROOT, stdin=subprocess.PIPE, stdout=lines,
-    )  # fmt: skip
+        [sys.executable, "-m", "benchmarks.peers.sink"], cwd=ROOT, stdin=subprocess.PIPE, stdout=lines
+    )
     try:
         deadline = time.monotonic() + PATIENCE
-        while not Path(lines.name).stat().st_size:
+        while not (first := Path(lines.name).read_text()).endswith("\n"):
             if process.poll() is not None or time.monotonic() > deadline:
                 raise RuntimeError("the sink does not start: pip install grpcio opentelemetry-proto")
             time.sleep(0.1)
-        yield port
+        yield Ports(**json.loads(first.splitlines()[0]))
     finally:
         process.communicate(timeout=PATIENCE)
+
+
+def received(requests: Path, begin: int, end: int) -> Delivered:
+    """What a sink's lines say of a time, ns since 1970."""
+    counts = {"identified": 0, "other": 0}
+    for line in requests.read_text().splitlines()[1:]:
+        for kind, times in json.loads(line).items():
+            counts[kind] += sum(begin <= at < end for at in times)
+    return Delivered(sum(counts.values()), counts["identified"], (end - begin) / SECOND)
+
+
+class Pyprof:
+    """`pyprof daemon` as it is by default, but for the rate and where it sends to."""
+
+    def __init__(self, protocol: str = HTTP) -> None:
+        """protocol: by which it sends."""
+        self._protocol = protocol
+        self.name = OURS if protocol == HTTP else f"{OURS}, {protocol}"
+
+    @contextmanager
+    def running(self, folder: Path, hz: int, seconds: int) -> Iterator["subprocess.Popen[bytes]"]:
+        del seconds  # it runs until it is told to end
+        self._requests = folder / "requests"
+        with self._requests.open("wb") as lines, (folder / "pyprof.log").open("wb") as log:
+            with sink(lines) as ports:
+                port = ports.http if self._protocol == HTTP else ports.grpc
+                command = [
+                    sys.executable, "-m", "pyprof", "daemon", "-F", str(hz), "--spool-dir", str(folder / "spool"),
+                    "--otlp-endpoint", f"http://127.0.0.1:{port}", "--otlp-protocol", self._protocol,
+                ]  # fmt: skip
+                process = subprocess.Popen(command, cwd=ROOT, stdout=log, stderr=log)
+                try:
+                    yield process
+                finally:
+                    end(process)
+
+    def delivered(self, begin: int, end: int) -> Delivered:
+        return received(self._requests, begin, end)
 
 
 class OpenTelemetry:
@@ -145,9 +139,9 @@ class OpenTelemetry:
         del seconds  # it runs until it is told to end
         self._requests = folder / "requests"
         with self._requests.open("wb") as lines, (folder / "opentelemetry.log").open("wb") as log:
-            with sink(lines) as port:
+            with sink(lines) as ports:
                 command = shlex.join(
-                    [str(self._program), "-collection-agent", f"127.0.0.1:{port}", "-disable-tls",
+                    [str(self._program), "-collection-agent", f"127.0.0.1:{ports.grpc}", "-disable-tls",
                      "-samples-per-second", str(hz)]
                 )  # fmt: skip
                 # It wants both file systems, mounted or not, and nobody else needs to see them.
@@ -160,8 +154,4 @@ class OpenTelemetry:
                     end(process)
 
     def delivered(self, begin: int, end: int) -> Delivered:
-        counts = {"identified": 0, "other": 0}
-        for line in self._requests.read_text().splitlines():
-            for kind, times in json.loads(line).items():
-                counts[kind] += sum(begin <= at < end for at in times)
-        return Delivered(sum(counts.values()), counts["identified"], (end - begin) / SECOND)
+        return received(self._requests, begin, end)

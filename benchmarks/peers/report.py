@@ -4,7 +4,7 @@
 from collections.abc import Iterable, Iterator
 
 from benchmarks.peers.measure import Figures
-from benchmarks.peers.profilers import Pyprof
+from benchmarks.peers.profilers import OURS
 
 COLUMNS = (
     "load", "Hz", "profiler", "BPF time a sample", "agent's CPU", "CPU to start", "RSS (peak)", "kernel maps",
@@ -37,8 +37,8 @@ def table(figures: Iterable[Figures]) -> Iterator[str]:
     for group in groups.values():
         yield from map(row, group)
         for ours in group:
-            if ours.profiler == Pyprof.name:
-                yield from (ratios(ours, other) for other in group if other is not ours)
+            if ours.profiler.startswith(OURS):
+                yield from (ratios(ours, other) for other in group if not other.profiler.startswith(OURS))
 
 
 def row(each: Figures) -> str:

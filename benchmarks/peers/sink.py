@@ -1,14 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A receiver of OTLP profiles over gRPC: `python -m benchmarks.peers.sink PORT`.
+"""A receiver of OTLP profiles: `python -m benchmarks.peers.sink`.
 
-It prints a JSON line for each request until its standard input ends, with the times of the samples:
+It prints a JSON line with its ports, {"grpc": PORT, "http": PORT}, then one for each request until its standard
+input ends, with the times of the samples:
 {"identified": [NANOSECONDS, ...], "other": [...]}. A sample is identified if a process or thread name comes
 with it, and for each native frame a build ID.
 """
 
 import concurrent.futures
+import gzip
 import json
 import sys
+import threading
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from typing import Any
 
 import grpc
@@ -74,12 +78,36 @@ class Reading:
         return found
 
 
-def main(port: str) -> None:
+def told(request: Any) -> None:
+    """Prints the line of a request."""
+    print(json.dumps(Reading(request).samples()), flush=True)
+
+
+class HttpHandler(BaseHTTPRequestHandler):
+    """OTLP over HTTP: https://opentelemetry.io/docs/specs/otlp/#otlphttp."""
+
+    protocol_version = "HTTP/1.1"
+
+    def do_POST(self) -> None:
+        body = self.rfile.read(int(self.headers["Content-Length"]))
+        if self.headers["Content-Encoding"] == "gzip":
+            body = gzip.decompress(body)
+        told(messages.ExportProfilesServiceRequest.FromString(body))
+        self.send_response(200)
+        self.send_header("Content-Type", "application/x-protobuf")
+        self.send_header("Content-Length", "0")
+        self.end_headers()
+
+    def log_message(self, *_: object) -> None:
+        """Nobody reads it."""
+
+
+def main() -> None:
     """Serves until standard input ends."""
 
     def export(request: Any, context: Any) -> Any:
         del context
-        print(json.dumps(Reading(request).samples()), flush=True)
+        told(request)
         return messages.ExportProfilesServiceResponse()
 
     server = grpc.server(
@@ -91,12 +119,15 @@ def main(port: str) -> None:
         messages.ExportProfilesServiceResponse.SerializeToString,
     )
     server.add_generic_rpc_handlers([grpc.method_handlers_generic_handler(SERVICE, {"Export": handler})])
-    server.add_insecure_port(f"127.0.0.1:{port}")
+    grpc_port = server.add_insecure_port("127.0.0.1:0")
     server.start()
-    print("{}", flush=True)  # ready
+    web = HTTPServer(("127.0.0.1", 0), HttpHandler)
+    threading.Thread(target=web.serve_forever, daemon=True).start()
+    print(json.dumps({"grpc": grpc_port, "http": web.server_port}), flush=True)
     sys.stdin.read()
+    web.shutdown()
     server.stop(1).wait()
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    main()

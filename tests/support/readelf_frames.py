@@ -136,8 +136,11 @@ def our_steps(rows: UnwindRows, machine: int) -> list[OurStep]:
     return steps
 
 
-def differences(theirs: list[Step], ours: list[OurStep]) -> list[str]:
-    """Where the two do not agree, one sentence an address; what we mark as unsupported is left out."""
+def differences(theirs: list[Step], ours: list[OurStep], *, only_theirs: bool = False) -> list[str]:
+    """Where the two do not agree, one sentence an address; what we mark as unsupported is left out.
+
+    only_theirs: leaves out, too, what readelf says nothing of.
+    """
     found = []
     i = j = 0
     their_key: Key | None = None
@@ -152,6 +155,8 @@ def differences(theirs: list[Step], ours: list[OurStep]) -> list[str]:
         if our_next == address:
             our_step = ours[j]
             j += 1
+        if only_theirs and their_key is None:
+            continue
         if their_key != our_step.key and not our_step.reason:
             found.append(f"{address:#x}: readelf {their_key}, ours {our_step.key}")
     return found
