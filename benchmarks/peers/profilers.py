@@ -111,8 +111,9 @@ class Pyprof:
             with sink(lines) as ports:
                 port = ports.http if self._protocol == HTTP else ports.grpc
                 command = [
-                    sys.executable, "-m", "pyprof", "daemon", "-F", str(hz), "--spool-dir", str(folder / "spool"),
-                    "--otlp-endpoint", f"http://127.0.0.1:{port}", "--otlp-protocol", self._protocol,
+                    sys.executable, "-m", "pyprof", "daemon", "-F", str(hz),
+                    "--spool-dir", str(folder / "spool"), "--otlp-endpoint", f"http://127.0.0.1:{port}",
+                    "--otlp-protocol", self._protocol,
                 ]  # fmt: skip
                 process = subprocess.Popen(command, cwd=ROOT, stdout=log, stderr=log)
                 try:

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """A receiver of OTLP profiles: `python -m benchmarks.peers.sink`.
 
-It prints a JSON line with its ports, {"grpc": PORT, "http": PORT}, then one for each request until its standard
-input ends, with the times of the samples:
+It prints a JSON line with its ports, {"grpc": PORT, "http": PORT}, then one for each request until its
+standard input ends, with the times of the samples:
 {"identified": [NANOSECONDS, ...], "other": [...]}. A sample is identified if a process or thread name comes
 with it, and for each native frame a build ID.
 """

@@ -6,7 +6,7 @@ a full comparison, so that equal hashes never merge what differs. Rows are numbe
 of their arrival and stay until the interval is taken.
 """
 
-import secrets
+import os
 
 cimport cython
 from cpython.bytes cimport PyBytes_FromStringAndSize
@@ -247,7 +247,7 @@ cdef class Aggregator:
     def __cinit__(self, seed=None, bint stamped=False):
         """seed: of the hash; by default a secret one, since addresses are chosen by what is profiled; stamped: whether
         the time of each sample is kept."""
-        if aggregate_init(&self.table, secrets.randbits(64) if seed is None else seed) < 0:
+        if aggregate_init(&self.table, int.from_bytes(os.urandom(8), "little") if seed is None else seed) < 0:
             raise MemoryError
         self.table.stamped = stamped
 

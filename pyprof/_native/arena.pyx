@@ -10,7 +10,7 @@ and the piece, and the numbers of the rules, are given out again only after a de
 be reading them.
 """
 
-import secrets
+import os
 
 from cpython.bytes cimport PyBytes_FromStringAndSize
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
@@ -133,7 +133,7 @@ cdef class RowArena:
             raise ValueError("the rule table is too small")
         # The hash has a secret seed, for rules are made by what is profiled.
         if index_init(&self.arena.page_index, 1024) < 0 or rules_init(
-            &self.arena.rules, <pyprof_rule *>&view[0], secrets.randbits(64)
+            &self.arena.rules, <pyprof_rule *>&view[0], int.from_bytes(os.urandom(8), "little")
         ) < 0:
             raise MemoryError
 

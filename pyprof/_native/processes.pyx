@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Python's side of the process table."""
 
-import secrets
+import os
 
 from libc.stdint cimport int32_t, uint32_t, uint64_t
 from libc.stdlib cimport free
@@ -88,6 +88,14 @@ cdef uint32_t lowest_program(const Ranges *ranges) noexcept nogil:
     return NO_EXECUTABLE
 
 
+cdef bint is_mapped(const Ranges *ranges, uint32_t executable) noexcept nogil:
+    cdef uint32_t i
+    for i in range(ranges.count):
+        if ranges.items[i].executable == executable:
+            return executable != NO_EXECUTABLE
+    return False
+
+
 cdef class ProcessTable:
     """Python's side of the table. Not thread-safe; times are CLOCK_MONOTONIC in nanoseconds."""
 
@@ -96,7 +104,7 @@ cdef class ProcessTable:
         self.trie = trie
         self.table.trie = &trie.trie
         if index_init(&self.table.index, 1024) < 0 or executables_init(
-            &self.table.executables, secrets.randbits(64)
+            &self.table.executables, int.from_bytes(os.urandom(8), "little")
         ) < 0:
             raise MemoryError
 
@@ -193,8 +201,8 @@ cdef class ProcessTable:
         process.rescan_after = max(process.rescan_after, time + took * RESCAN_SHARE)
         if fresh == NULL:
             return
-        if process.program == NO_EXECUTABLE:
-            process.program = lowest_program(fresh)
+        if not is_mapped(fresh, process.program):
+            process.program = lowest_program(fresh)  # the exec of another program was not told
         doubted = process.signs.doubted
         signs_scanned(&process.signs, process.ranges, fresh, max(time, read_at), uncounted)
         if ranges_equal(process.ranges, fresh) and not doubted:

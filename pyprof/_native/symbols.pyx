@@ -34,6 +34,7 @@ from pyprof._native.symbol_entries cimport entries_push
 from pyprof._native.symbol_entries cimport entries_sort
 from pyprof._native.symbol_entries cimport is_old_version
 from pyprof._native.symbol_entries cimport layout_deinit
+from pyprof._native.symbol_entries cimport layout_find
 from pyprof._native.symbol_entries cimport layout_init
 from pyprof._native.symbol_entries cimport layout_owner
 from pyprof._native.symbol_entries cimport name_find
@@ -352,6 +353,19 @@ cdef class SymbolTable:
                 found[i] = (name[:left], addresses[i] - entry.value, not entry.rank & RANK_SIZED, source)
         finally:
             free(owners)
+        return found
+
+    def pieces(self, const uint64_t[::1] addresses not None):
+        """(first, last) addresses around each of `addresses` that have one and the same answer, also where that
+        is none."""
+        cdef size_t after
+        cdef list found = []
+        for i in range(len(addresses)):
+            after = layout_find(&self.layout, addresses[i])
+            found.append((
+                self.layout.starts[after - 1] if after else 0,
+                self.layout.starts[after] - 1 if after < self.layout.count else UINT64_MAX,
+            ))
         return found
 
     def __len__(self):

@@ -318,19 +318,19 @@ class Settings:
         low=0, high=86_400, unit="seconds", flags=("--grace",), metavar="SECONDS",
     )  # fmt: skip
     names: int = _setting(
-        "memory", "names", 16_384,
+        "memory", "names", 8192,
         "Most names of addresses that are kept from one profile to the next. What is not there is looked up: "
         "fewer cost CPU, not names.",
         low=1, high=1 << 24, flags=("--names",), metavar="COUNT",
     )  # fmt: skip
     symbol_tables_mib: int = _setting(
-        "memory", "symbol_tables_mib", 8,
+        "memory", "symbol_tables_mib", 4,
         "Most memory for symbol tables that are kept from one profile to the next. With 0 each is read again "
         "when an address without a name is met.",
         low=0, high=4096, unit="MiB", flags=("--symbol-tables-mib",), metavar="MIB",
     )  # fmt: skip
     idle: float = _setting(
-        "memory", "idle", 120.0, "How long names and symbol tables are kept that no profile needs.",
+        "memory", "idle", 60.0, "How long names and symbol tables are kept that no profile needs.",
         low=0.001, high=86_400, unit="seconds", flags=("--idle",), metavar="SECONDS",
     )  # fmt: skip
     metrics_listen: str = _setting(

@@ -1,10 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """What an executable is known by, and where its segments lie: read once for each file that is sampled."""
 
-import itertools
 import os
 import struct
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -22,7 +20,6 @@ MAX_GO_BUILD_ID = 4096
 
 _NOTE = struct.Struct("<III")
 _HOST_PAGE = os.sysconf("SC_PAGESIZE")
-_calls = itertools.count()
 
 
 class Segment(NamedTuple):
@@ -199,18 +196,13 @@ def _htlhash(file: ElfFile) -> str:
 
 
 def _sha256(content: bytes) -> bytes:
-    """SHA-256: a short recording meets some 20 files, a daemon thousands.
-
-    hashlib loads OpenSSL: 7 ms of CPU and 4 MiB at once, then 6 us a call. The interpreter's own module costs
-    nothing at first, and 130 us a call. So the latter serves until it has cost what OpenSSL would have.
-    """
-    if "_hashlib" not in sys.modules and next(_calls) < 50:
-        for module in ("_sha2", "_sha256"):  # from Python 3.12 on, and before
-            try:
-                digest: bytes = __import__(module).sha256(content).digest()
-            except ImportError:
-                continue
-            return digest
+    """SHA-256, of the interpreter's own module: hashlib loads OpenSSL, 4 MiB for 120 us less a file."""
+    for module in ("_sha2", "_sha256"):  # from Python 3.12 on, and before
+        try:
+            digest: bytes = __import__(module).sha256(content).digest()
+        except ImportError:
+            continue
+        return digest
     import hashlib
 
     return hashlib.sha256(content).digest()

@@ -4,7 +4,6 @@
 import errno
 import importlib
 import os
-import secrets
 import stat
 import sys
 from collections.abc import Callable
@@ -135,7 +134,7 @@ def _replace(profile: Profile, path: Path, existing: os.stat_result | None, writ
     if existing is not None:
         # Where a link leads is replaced, not the link. A link that leads nowhere is replaced itself.
         path = path.resolve()
-    temporary = path.with_name(f".pyprof-{secrets.token_hex(8)}.tmp")
+    temporary = path.with_name(f".pyprof-{os.urandom(8).hex()}.tmp")
     try:
         # The mode of any new file: the kernel applies the umask.
         fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)

@@ -15,6 +15,8 @@ _SHORT_ESCAPES = {"\t": "\\t", "\n": "\\n", "\r": "\\r"}
 
 def encodable(text: str) -> str:
     r"""`text` with what UTF-8 cannot hold (lone surrogates) escaped as the bytes they stand for, `\xNN`."""
+    if text.isascii():
+        return text
     try:
         text.encode()
     except UnicodeEncodeError:

@@ -59,6 +59,11 @@ class KernelSymbols:
             self._read(highest if self._limit <= 0 else _EVERYTHING)
         return [_symbol(hit) for hit in self._table.resolve(asked)]
 
+    def pieces(self, addresses: Iterable[int]) -> list[tuple[int, int]]:
+        """(first, last) addresses around each one that resolve() answers alike, but for the offset. To be
+        asked after resolve()."""
+        return self._table.pieces(array("Q", addresses))
+
     def _read(self, limit: int) -> None:
         try:
             fd = os.open(self._path, os.O_RDONLY | os.O_CLOEXEC)

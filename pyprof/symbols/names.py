@@ -6,16 +6,13 @@ is not there is looked up, never left out.
 """
 
 import time
-import zlib
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from pyprof._native.cache import LruCache
 from pyprof.process.files import MappedFiles
-from pyprof.symbols.kernel import KernelSymbols
+from pyprof.symbols.kernel_names import KernelNames
 from pyprof.symbols.native import NativeSymbols
 from pyprof.symbols.symbol import Symbol
 
@@ -23,31 +20,19 @@ SECOND = 1_000_000_000
 
 MISSING: Any = object()
 
-KERNEL = 0
-"""Stands for the kernel itself where files have their serial numbers, which begin at 1."""
-
-MODULES = Path("/proc/modules")
-
-RELOAD_SHARE = 200
-"""Reading /proc/kallsyms anew, for what was loaded since, may take a two-hundredth of a CPU."""
-
 
 @dataclass(frozen=True, slots=True)
 class Limits:
     """names: most names kept; tables: bytes of symbol tables kept; idle: seconds after which what was not
     used goes."""
 
-    names: int = 1 << 14
-    tables: int = 8 << 20
-    idle: float = 120.0
+    names: int = 1 << 13
+    tables: int = 4 << 20
+    idle: float = 60.0
 
 
 class FrameNames:
-    """Names of native and kernel addresses. One thread at a time may use it.
-
-    Attributes:
-        problem: why kernel functions have no names, or "".
-    """
+    """Names of native and kernel addresses. One thread at a time may use it."""
 
     def __init__(self, limits: Limits | None = None, clock: Callable[[], int] = time.monotonic_ns) -> None:
         limits = limits or Limits()
@@ -57,22 +42,22 @@ class FrameNames:
             1 << 10, weight_limit=max(limits.tables, 1), idle=idle, clock=clock
         )
         self._largest = limits.tables
-        self._kernel: KernelSymbols | None = None
-        self._generation = -1
-        """Negative number of what modules and BPF programs there are; what they are changes it."""
-        self._loaded: tuple[int, int] = (0, 0)
-        self._reload_after = 0.0
-        self.problem = ""
+        self._kernel = KernelNames(limits.names, clock)
 
     def tick(self) -> None:
         """Begins a report: lifetimes are as of now."""
         for cache in (self._names, self._tables):
             cache.tick()
             cache.purge()
+        self._kernel.tick()
 
     def counts(self) -> dict[str, dict[str, int]]:
         """Metrics of the caches, by the name of the cache."""
-        return {"names": self._names.metrics(), "symbol_tables": self._tables.metrics()}
+        return {
+            "names": self._names.metrics(),
+            "symbol_tables": self._tables.metrics(),
+            "kernel_functions": self._kernel.metrics(),
+        }
 
     def native(self, files: MappedFiles, number: int, addresses: Sequence[int]) -> list[Symbol | None]:
         """Names addresses in a file.
@@ -106,17 +91,12 @@ class FrameNames:
         Returns:
             A symbol for each, in order; None where none covers it.
         """
-        if not addresses:
-            return []
-        found, missing = self._known(KERNEL, addresses)
-        if missing:
-            # What is loaded and unloaded has names only as long as nothing changes.
-            self._note_changes(changes)
-            later, missing = self._known(self._generation, missing)
-            found |= later
-        if missing:
-            self._resolve_kernel(missing, found)
-        return [found.get(address) for address in addresses]
+        return self._kernel.resolve(addresses, changes) if addresses else []
+
+    @property
+    def problem(self) -> str:
+        """Why kernel functions have no names, or ""."""
+        return self._kernel.problem
 
     def _known(self, place: int, addresses: Sequence[int]) -> tuple[dict[int, Symbol | None], list[int]]:
         """(names by address, addresses without)."""
@@ -141,31 +121,3 @@ class FrameNames:
             if table.nbytes <= self._largest:
                 self._tables.put(serial, table, weight=table.nbytes)
         return table
-
-    def _note_changes(self, changes: int) -> None:
-        modules = b""
-        with suppress(OSError):
-            modules = MODULES.read_bytes()
-        now = (changes, zlib.crc32(modules))
-        if now == self._loaded and self._kernel is not None:
-            return
-        if time.monotonic() < self._reload_after:
-            return
-        self._loaded = now
-        self._kernel = None
-        self._generation -= 1
-
-    def _resolve_kernel(self, missing: Sequence[int], found: dict[int, Symbol | None]) -> None:
-        if self._kernel is None:
-            before = time.thread_time()
-            self._kernel = KernelSymbols.load()
-            symbols = self._kernel.resolve(missing)
-            self._reload_after = time.monotonic() + RELOAD_SHARE * (time.thread_time() - before)
-        else:
-            symbols = self._kernel.resolve(missing)
-        self.problem = self._kernel.problem
-        for address, symbol in zip(missing, symbols, strict=True):
-            found[address] = symbol
-            if not self.problem:
-                own = symbol is not None and not symbol.module
-                self._names.put((KERNEL if own else self._generation, address), symbol)

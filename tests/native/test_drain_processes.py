@@ -82,6 +82,29 @@ def test_library_of_a_process_whose_fork_was_lost_is_not_its_program() -> None:
         assert row.program == number_of(world, PROGRAM_ID)
 
 
+def test_program_whose_exec_was_not_told_is_found_by_a_look() -> None:
+    with World() as world:
+        begin(world, 1, 1, PROGRAM_ID)
+        world.run()
+        other = number_of(world, OTHER_ID)
+        world.table.scanned(1, 1, [(START, START + 0xFFF, 0, other)], 5)
+        world.run(sample(1, 8, user=[(START, 0)]))
+        [row] = rows(world)
+        assert row.program == other
+
+
+def test_program_stays_the_same_when_a_look_finds_what_lies_below_it() -> None:
+    with World() as world:
+        begin(world, 1, 1, PROGRAM_ID)
+        world.run()
+        program, other = number_of(world, PROGRAM_ID), number_of(world, OTHER_ID)
+        spans = [(START - 0x1000, START - 1, 0, other), (START, START + 0x1FFF, 0, program)]
+        world.table.scanned(1, 1, spans, 5)
+        world.run(sample(1, 8, user=[(START, 0)]))
+        [row] = rows(world)
+        assert row.program == program
+
+
 def test_times_of_samples_are_kept_where_wanted() -> None:
     with World(stamped=True) as world:
         begin(world, 1, 1, PROGRAM_ID)

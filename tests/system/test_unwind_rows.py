@@ -47,13 +47,10 @@ def elf_files() -> Iterator[Path]:
 
 
 def trampolines_of(file: ElfFile) -> set[int]:
-    """Where code of a known form takes the place of call frame information that is missing."""
-    return {
-        start
-        for source in all_sources(file, [])
-        if isinstance(source, CfiSource)
-        for start, _ in source.trampolines
-    }
+    """Where code of a known form takes the place of call frame information that is missing. A row for it
+    begins a byte before it, for whoever looks a return address up as that of a call."""
+    sources = [source for source in all_sources(file, []) if isinstance(source, CfiSource)]
+    return {start - 1 for source in sources for start, _ in source.trampolines}
 
 
 class Totals:

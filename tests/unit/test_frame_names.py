@@ -120,9 +120,29 @@ def test_kernel_names_are_kept_and_right() -> None:
     expected = KernelSymbols.load().resolve(addresses)
     names = FrameNames()
     assert names.kernel(addresses) == expected
-    before = names.counts()["names"]["hits"]
+    before = names.counts()["kernel_functions"]["hits"]
     assert names.kernel(addresses, changes=1) == expected
-    assert names.counts()["names"]["hits"] == before + len(addresses)
+    assert names.counts()["kernel_functions"]["hits"] == before + len(addresses)
+
+
+def test_address_in_a_function_that_is_known_needs_no_list(monkeypatch: pytest.MonkeyPatch) -> None:
+    addresses = kernel_functions()[1:-1]
+    inside = [address + 1 for address in addresses]
+    expected = KernelSymbols.load().resolve(inside)
+    names = FrameNames()
+    names.kernel(addresses)
+    monkeypatch.setattr("pyprof.symbols.kernel_names.KEEP_LIST", -1)
+    names.tick()
+    monkeypatch.setattr(KernelSymbols, "load", lambda: pytest.fail("the list was read"))
+    assert names.kernel(inside) == expected
+
+
+def test_kernel_functions_that_were_dropped_are_found_again() -> None:
+    addresses = kernel_functions()
+    names = FrameNames(Limits(names=3))
+    for _ in range(2):
+        assert names.kernel(addresses) == KernelSymbols.load().resolve(addresses)
+    assert names.counts()["kernel_functions"]["entries"] <= 3
 
 
 def test_names_of_what_is_loaded_are_looked_up_again_after_a_change(
@@ -132,7 +152,7 @@ def test_names_of_what_is_loaded_are_looked_up_again_after_a_change(
     core = "ffffffff81000000 T startup\nffffffff81001000 T shutdown\nffffffff81002000 T _etext\n"
     load = KernelSymbols.load
     monkeypatch.setattr(KernelSymbols, "load", lambda: load(str(listing)))
-    monkeypatch.setattr("pyprof.symbols.names.RELOAD_SHARE", 0)
+    monkeypatch.setattr("pyprof.symbols.kernel_names.RELOAD_SHARE", 0)
 
     def named(changes: int) -> list[str]:
         found = names.kernel([0xFFFFFFFF81000010, 0xFFFFFFFFC0000010], changes)

@@ -9,7 +9,7 @@ https://opentelemetry.io/docs/specs/semconv/general/profiles/.
 import enum
 import os
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -22,7 +22,7 @@ from pyprof.export.names import encodable
 from pyprof.export.otlp.batch import Batch
 from pyprof.export.otlp.dictionary import Dictionary
 from pyprof.export.otlp.resource import SCHEMA, Attributes, process_attributes
-from pyprof.profile.model import By, Executable, Frame, FrameKind, Profile
+from pyprof.profile.model import By, Executable, FrameKind, Profile
 
 SECOND = 1_000_000_000
 
@@ -135,6 +135,18 @@ def _estimate(profile: Profile, rows: Sequence[Row]) -> int:
     )
 
 
+class _Locations(dict[int, int]):
+    """Location by frame, made when it is first asked for: most frames are met many times."""
+
+    def __init__(self, make: Callable[[int], int]) -> None:
+        super().__init__()
+        self._make = make
+
+    def __missing__(self, frame: int) -> int:
+        made = self[frame] = self._make(frame)
+        return made
+
+
 class _Request:
     """One ExportProfilesServiceRequest in the making."""
 
@@ -145,7 +157,8 @@ class _Request:
         self._message = service.ExportProfilesServiceRequest()
         self._dictionary = Dictionary(self._message.dictionary)
         self._executables: dict[int, int] = {}
-        self._frames: dict[int, int] = {}
+        self._locations = _Locations(self.location)
+        self._kinds: dict[str, tuple[int, ...]] = {}
         self._stacks: dict[int, int] = {}
 
     def encode(self, rows: Sequence[Row]) -> bytes:
@@ -200,17 +213,13 @@ class _Request:
     def _stack(self, index: int) -> int:
         known = self._stacks.get(index)
         if known is None:
-            locations = tuple(self._location(frame) for frame in self._profile.stack(index))
+            locations = tuple(map(self._locations.__getitem__, self._profile.stack(index)))
             known = self._stacks[index] = self._dictionary.stack(locations)
         return known
 
-    def _location(self, index: int) -> int:
-        known = self._frames.get(index)
-        if known is None:
-            known = self._frames[index] = self._new_location(self._profile.frames[index])
-        return known
-
-    def _new_location(self, frame: Frame) -> int:
+    def location(self, index: int) -> int:
+        """The location of a frame that was not met yet."""
+        frame = self._profile.frames[index]
         mapping, kind = 0, "unknown"
         if frame.kind == FrameKind.KERNEL:
             mapping, kind = self._kernel_mapping(frame.module), "kernel"
@@ -220,7 +229,9 @@ class _Request:
         # A stand-in such as libc.so.6+0x1234 is no name: a receiver with symbols finds a better one.
         named = frame.system_name or frame.kind == FrameKind.UNKNOWN
         function = self._dictionary.function(frame.name, frame.system_name) if named else 0
-        attributes = self._dictionary.attributes((("profile.frame.type", kind),))
+        attributes = self._kinds.get(kind)
+        if attributes is None:
+            attributes = self._kinds[kind] = self._dictionary.attributes((("profile.frame.type", kind),))
         return self._dictionary.location(mapping, frame.address, function, attributes)
 
     def _mapping(self, index: int) -> int:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """How long to wait for a collector before it is asked again."""
 
-import random
+import os
 from dataclasses import dataclass
 
 from pyprof.export.otlp.answer import Retry
@@ -33,7 +33,7 @@ class Patience:
             failures: tries that failed since the last that did not, this one included.
             answer: to this one.
         """
-        jitter = random.random()
+        jitter = int.from_bytes(os.urandom(4), "little") / 2**32
         if answer.after is not None and not answer.slow:
             return min(answer.after, self.asked_most) + self.first * jitter
         first, most = (self.slow_first, self.slow_most) if answer.slow else (self.first, self.most)
