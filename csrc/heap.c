@@ -1,6 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "heap.h"
 
+#include <errno.h>
+#include <sys/mman.h>
+
 #include <stdlib.h>
 #ifdef __GLIBC__
 #include <malloc.h>
@@ -15,4 +18,9 @@ void pyprof_heap_return_memory(void)
 	mallopt(M_TRIM_THRESHOLD, 256 * 1024);
 	mallopt(M_ARENA_MAX, 2);
 #endif
+}
+
+int pyprof_heap_drop_file_pages(uint64_t start, uint64_t length)
+{
+	return madvise((void *)(uintptr_t)start, length, MADV_DONTNEED) ? -errno : 0;
 }

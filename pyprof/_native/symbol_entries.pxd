@@ -69,6 +69,4 @@ cdef bint layout_init(Layout *layout, const Entries *entries) noexcept nogil
 cdef void layout_deinit(Layout *layout) noexcept nogil
 
 # Index of the entry that owns an address, or NO_OWNER.
-# Number of the first piece that begins behind an address.
-cdef size_t layout_find(const Layout *layout, uint64_t address) noexcept nogil
 cdef uint32_t layout_owner(const Layout *layout, uint64_t address) noexcept nogil

@@ -253,7 +253,7 @@ cdef bint layout_init(Layout *layout, const Entries *entries) noexcept nogil:
     return True
 
 
-cdef size_t layout_find(const Layout *layout, uint64_t address) noexcept nogil:
+cdef uint32_t layout_owner(const Layout *layout, uint64_t address) noexcept nogil:
     cdef size_t low = 0
     cdef size_t high = layout.count
     cdef size_t middle
@@ -263,12 +263,7 @@ cdef size_t layout_find(const Layout *layout, uint64_t address) noexcept nogil:
             low = middle + 1
         else:
             high = middle
-    return low
-
-
-cdef uint32_t layout_owner(const Layout *layout, uint64_t address) noexcept nogil:
-    cdef size_t after = layout_find(layout, address)
-    return layout.owners[after - 1] if after else NO_OWNER
+    return layout.owners[low - 1] if low else NO_OWNER
 
 
 cdef void layout_deinit(Layout *layout) noexcept nogil:

@@ -5,6 +5,7 @@ Everything in a file may be a lie: no value is used as an offset or a length unc
 """
 
 cimport cython
+from cpython.bytes cimport PyBytes_FromStringAndSize
 from libc.stddef cimport size_t
 from libc.stdint cimport UINT64_MAX
 from libc.stdint cimport int32_t
@@ -34,7 +35,6 @@ from pyprof._native.symbol_entries cimport entries_push
 from pyprof._native.symbol_entries cimport entries_sort
 from pyprof._native.symbol_entries cimport is_old_version
 from pyprof._native.symbol_entries cimport layout_deinit
-from pyprof._native.symbol_entries cimport layout_find
 from pyprof._native.symbol_entries cimport layout_init
 from pyprof._native.symbol_entries cimport layout_owner
 from pyprof._native.symbol_entries cimport name_find
@@ -355,18 +355,32 @@ cdef class SymbolTable:
             free(owners)
         return found
 
-    def pieces(self, const uint64_t[::1] addresses not None):
-        """(first, last) addresses around each of `addresses` that have one and the same answer, also where that
-        is none."""
-        cdef size_t after
-        cdef list found = []
-        for i in range(len(addresses)):
-            after = layout_find(&self.layout, addresses[i])
-            found.append((
-                self.layout.starts[after - 1] if after else 0,
-                self.layout.starts[after] - 1 if after < self.layout.count else UINT64_MAX,
-            ))
-        return found
+    def flattened(self):
+        """What a table of one source says, as plain columns: (starts, symbols, names, texts). Piece i begins at
+        starts[i] (u64), belongs to a symbol that begins at symbols[i] (u64) and has its name at names[i] (u32) in
+        the texts, ended by a NUL; NO_NAME where it belongs to none."""
+        cdef const Entry *entry
+        cdef size_t i
+        if self.sources > 1:
+            raise ValueError("more than one source")
+        symbols = bytearray(self.layout.count * sizeof(uint64_t))
+        names = bytearray(self.layout.count * sizeof(uint32_t))
+        cdef uint64_t[::1] values = memoryview(symbols).cast("Q")
+        cdef uint32_t[::1] positions = memoryview(names).cast("I")
+        for i in range(self.layout.count):
+            positions[i] = NO_OWNER
+            if self.layout.owners[i] != NO_OWNER:
+                entry = self.entries.items + self.layout.owners[i]
+                if entry.name != BOUNDARY:
+                    values[i] = entry.value
+                    positions[i] = entry.name
+        return (
+            PyBytes_FromStringAndSize(<const char *>self.layout.starts, <Py_ssize_t>(
+                self.layout.count * sizeof(uint64_t)
+            )),
+            bytes(symbols), bytes(names),
+            PyBytes_FromStringAndSize(<const char *>self.names[0].data, <Py_ssize_t>self.names[0].size),
+        )
 
     def __len__(self):
         return self.entries.count

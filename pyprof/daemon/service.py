@@ -20,6 +20,7 @@ from pyprof.daemon.exporting import Exporter
 from pyprof.daemon.health import Health
 from pyprof.daemon.notify import Notifier
 from pyprof.daemon.pages import pages
+from pyprof.daemon.residence import drop_clean_pages
 from pyprof.daemon.settings import MIB, Settings
 from pyprof.daemon.web import WebServer, listen
 from pyprof.errors import HostError, PyprofError
@@ -35,6 +36,9 @@ STOP_SECONDS = 4.5
 LEAST_DRAIN_SECONDS = 0.2
 DRAIN_GRACE = 2.0
 """So long after its time Sender.drain() may end."""
+
+WARM = 2
+"""Intervals after which all that a usual one takes has been used."""
 
 PROFILE_FAILED = "profile could not be made"
 ENCODING_FAILED = "profile could not be encoded"
@@ -218,6 +222,8 @@ class Service:
         counts.done += 1
         counts.last_seconds = time.monotonic() - begun
         counts.seconds += counts.last_seconds
+        if counts.done == WARM:
+            drop_clean_pages()
         self._health.profiled()
         self._tell(profile.accounting.reported)
 

@@ -3,9 +3,11 @@
 
 import os
 import struct
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
-from typing import NamedTuple
+from functools import cache
+from typing import Any, NamedTuple, cast
 
 from pyprof.elf.file import PAGE, PF_X, PT_LOAD, PT_NOTE, SHT_NOTE, ElfFile, show_bytes
 from pyprof.errors import ElfError
@@ -192,17 +194,16 @@ def _htlhash(file: ElfFile) -> str:
     """
     part = min(file.size, PAGE)
     content = file.read(0, part) + file.read(file.size - part, part) + struct.pack(">Q", file.size)
-    return _sha256(content)[:16].hex()
+    digest: bytes = _sha256()(content).digest()
+    return digest[:16].hex()
 
 
-def _sha256(content: bytes) -> bytes:
-    """SHA-256, of the interpreter's own module: hashlib loads OpenSSL, 4 MiB for 120 us less a file."""
+@cache
+def _sha256() -> Callable[[bytes], Any]:
+    """SHA-256 of the interpreter's own module: hashlib loads OpenSSL, 4 MiB for 120 us less a file."""
     for module in ("_sha2", "_sha256"):  # from Python 3.12 on, and before
-        try:
-            digest: bytes = __import__(module).sha256(content).digest()
-        except ImportError:
-            continue
-        return digest
+        with suppress(ImportError):
+            return cast(Callable[[bytes], Any], __import__(module).sha256)
     import hashlib
 
-    return hashlib.sha256(content).digest()
+    return hashlib.sha256

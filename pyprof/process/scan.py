@@ -5,6 +5,7 @@ import os
 import time
 from contextlib import suppress
 from pathlib import Path
+from typing import NamedTuple
 
 from pyprof._native.processes import ProcessTable
 from pyprof.elf.file import open_regular
@@ -16,6 +17,8 @@ from pyprof.process.proc import Stat, list_pids, list_tids, read_stat
 
 BUSY = 0.02
 """Part of a CPU from which a process counts as busy, though no look at it finds it running."""
+
+MOST_SEEN = 1 << 12
 
 PAGE_SIZE = os.sysconf("SC_PAGE_SIZE")
 
@@ -48,6 +51,15 @@ def open_mapping(pid: int, mapping: Mapping) -> int:
     return fd
 
 
+class _Seen(NamedTuple):
+    """A file that was read, and what tells that it is the same still."""
+
+    number: int
+    serial: int
+    mtime_ns: int
+    size: int
+
+
 class Scanner:
     """Reads processes into the table. One pass opens a file that many have mapped only once."""
 
@@ -56,6 +68,7 @@ class Scanner:
         self._files = files
         self.unreadable = 0
         """Processes whose maps had a form that we do not know."""
+        self._seen: dict[tuple[int, int, int, bytes], _Seen] = {}
         self._shares: dict[int, float] = {}
         self._parents: dict[int, int] = {}
 
@@ -155,6 +168,8 @@ class Scanner:
     def _number(self, pid: int, mapping: Mapping, numbers: dict[tuple[int, int, int, bytes], int]) -> int:
         key = (mapping.dev_major, mapping.dev_minor, mapping.inode, mapping.path)
         number = numbers.get(key) if mapping.inode else None
+        if number is None and key in self._seen:
+            number = self._number_again(key)
         if number is not None:
             return number
         start, last = mapping.start, mapping.end - 1
@@ -177,4 +192,22 @@ class Scanner:
         else:
             file.close()
         numbers[key] = number
+        known = self._files.get(number)
+        if mapping.inode and known is not None and known.fd >= 0:
+            if len(self._seen) >= MOST_SEEN:
+                self._seen.clear()
+            status = os.fstat(known.fd)
+            self._seen[key] = _Seen(number, known.serial, status.st_mtime_ns, status.st_size)
         return number
+
+    def _number_again(self, key: tuple[int, int, int, bytes]) -> int | None:
+        """The number of a file that was read before and has been open since, so that its inode number cannot
+        have become another file's; None where it has to be read again."""
+        seen = self._seen[key]
+        file = self._files.get(seen.number)
+        if file is not None and file.serial == seen.serial and file.fd >= 0:
+            status = os.fstat(file.fd)
+            if (status.st_ino, status.st_mtime_ns, status.st_size) == (key[2], seen.mtime_ns, seen.size):
+                return seen.number
+        del self._seen[key]
+        return None

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator
 
 from pyprof._native.symbols import SymbolTable
 from pyprof.elf.file import show_bytes
+from pyprof.symbols.kernel_list import KernelList
 from pyprof.symbols.symbol import Symbol
 
 _CHUNK = 1 << 16
@@ -39,11 +40,6 @@ class KernelSymbols:
         symbols._read(0)
         return symbols
 
-    @property
-    def nbytes(self) -> int:
-        """Memory that the table holds."""
-        return self._table.nbytes
-
     def resolve(self, addresses: Iterable[int]) -> list[Symbol | None]:
         """Names kernel addresses.
 
@@ -59,10 +55,10 @@ class KernelSymbols:
             self._read(highest if self._limit <= 0 else _EVERYTHING)
         return [_symbol(hit) for hit in self._table.resolve(asked)]
 
-    def pieces(self, addresses: Iterable[int]) -> list[tuple[int, int]]:
-        """(first, last) addresses around each one that resolve() answers alike, but for the offset. To be
-        asked after resolve()."""
-        return self._table.pieces(array("Q", addresses))
+    def compact(self) -> KernelList:
+        """All functions, read anew, in little memory."""
+        self._read(_EVERYTHING)
+        return KernelList(self._table)
 
     def _read(self, limit: int) -> None:
         try:
@@ -89,11 +85,14 @@ class KernelSymbols:
 
 
 def _symbol(hit: tuple[bytes, int, bool, int] | None) -> Symbol | None:
-    if hit is None:
-        return None
-    raw, _, module = hit[0].partition(b"\t")
+    return None if hit is None else kernel_symbol(hit[0], hit[1])
+
+
+def kernel_symbol(text: bytes, offset: int) -> Symbol:
+    """A symbol from a name as kallsyms has it: ``NAME`` or ``NAME<tab>[MODULE]``."""
+    raw, _, module = text.partition(b"\t")
     name = show_bytes(raw)
-    return Symbol(name, name, hit[1], module=show_bytes(module.strip(b"[]")), source="kallsyms")
+    return Symbol(name, name, offset, module=show_bytes(module.strip(b"[]")), source="kallsyms")
 
 
 def _chunks(fd: int, limit: int) -> Iterator[bytes]:

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Names of kernel functions that were met, kept from one report to the next.
 
-The whole list of the kernel's symbols takes some 8 MiB, and 100 ms to read; the functions that a host runs in
-are some hundred. So these are kept, by where they begin and end, and the list only as long as new ones come.
+The functions that a host runs in are some hundred of a hundred thousand: most addresses lie in one that was met.
+The list of all is read once, which takes 100 ms, and again when modules or BPF programs have changed.
 """
 
 import time
@@ -13,15 +13,11 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
-from pyprof.symbols.kernel import KernelSymbols
+from pyprof.symbols.kernel import KernelSymbols, kernel_symbol
+from pyprof.symbols.kernel_list import KernelList
 from pyprof.symbols.symbol import Symbol
 
-SECOND = 1_000_000_000
-
 MODULES = Path("/proc/modules")
-
-KEEP_LIST = 10 * SECOND
-"""How long the whole list is kept after it was last needed."""
 
 RELOAD_SHARE = 200
 """Reading it anew for what was loaded since may take a two-hundredth of a CPU."""
@@ -51,8 +47,7 @@ class KernelNames:
         self._starts: list[int] = []
         """Where pieces begin, ascending."""
         self._pieces: dict[int, _Piece] = {}
-        self._list: KernelSymbols | None = None
-        self._list_used = 0
+        self._list: KernelList | None = None
         self._generation = 1
         """Number of what modules and BPF programs there are."""
         self._loaded: tuple[int, int] | None = None
@@ -60,11 +55,6 @@ class KernelNames:
         self._counts = dict.fromkeys(
             ("hits", "misses", "inserts", "refused", "evict", "expire", "replace", "remove", "clear"), 0
         )
-
-    def tick(self) -> None:
-        """Begins a report."""
-        if self._list is not None and self._clock() - self._list_used > KEEP_LIST:
-            self._list = None
 
     def metrics(self) -> dict[str, int]:
         """As those of LruCache."""
@@ -124,20 +114,18 @@ class KernelNames:
         self._generation += 1
 
     def _read(self, missing: Sequence[int], found: dict[int, Symbol | None]) -> None:
-        before = time.thread_time_ns()
         if self._list is None:
-            self._list = KernelSymbols.load()
-        symbols = self._list.resolve(missing)
-        now = self._clock()
-        self._list_used = now
-        self._reload_after = now + RELOAD_SHARE * (time.thread_time_ns() - before)
-        self.problem = self._list.problem
-        if not self.problem:
-            pieces = self._list.pieces(missing)
-            for address, (first, last), symbol in zip(missing, pieces, symbols, strict=True):
-                own = symbol is not None and not symbol.module
-                self._keep(first, _Piece(last, address, symbol, 0 if own else self._generation))
-        found.update(zip(missing, symbols, strict=True))
+            before = time.thread_time_ns()
+            symbols = KernelSymbols.load()
+            self._list = symbols.compact()
+            self.problem = symbols.problem
+            self._reload_after = self._clock() + RELOAD_SHARE * (time.thread_time_ns() - before)
+        for address in missing:
+            first, last, text, offset = self._list.find(address)
+            symbol = None if text is None else kernel_symbol(text, offset)
+            found[address] = symbol
+            own = symbol is not None and not symbol.module
+            self._keep(first, _Piece(last, address, symbol, 0 if own else self._generation))
 
     def _keep(self, first: int, piece: _Piece) -> None:
         if len(self._pieces) >= self._most:

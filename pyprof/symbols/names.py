@@ -49,7 +49,6 @@ class FrameNames:
         for cache in (self._names, self._tables):
             cache.tick()
             cache.purge()
-        self._kernel.tick()
 
     def counts(self) -> dict[str, dict[str, int]]:
         """Metrics of the caches, by the name of the cache."""

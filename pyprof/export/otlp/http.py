@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """OTLP over HTTP, https://opentelemetry.io/docs/specs/otlp/#otlphttp: one connection that is kept."""
 
-import http.client
 import io
 import select
 import socket
+import sys
 import threading
 import time
 import zlib
@@ -16,6 +16,17 @@ from urllib.parse import urlsplit
 from pyprof import __version__
 from pyprof.export.otlp.answer import Answer, Retry, cleaned, of_http
 from pyprof.export.otlp.endpoint import Endpoint
+
+# For its own class of HTTPS connections http.client loads OpenSSL, 3 MiB. TLS is ours to add (tls.py), where
+# it is used.
+_unloaded = "ssl" not in sys.modules
+if _unloaded:
+    sys.modules["ssl"] = cast(Any, None)
+try:
+    import http.client
+finally:
+    if _unloaded:
+        del sys.modules["ssl"]
 
 if TYPE_CHECKING:
     import ssl
