@@ -229,14 +229,16 @@ class BpfObject:
         """Writes what is pending in the arena to the maps of pages and executables; how many pages had no
         room."""
         deletes, gone, keys, values, loaded = arena.pending()
+        if not (deletes or gone or keys or loaded):
+            arena.flushed(max(now, time.monotonic_ns()))
+            return 0
         self._delete("executables", gone, 4)
         self._delete("pages", deletes, 8)
         pages = self._update("pages", keys, 8, values, PAGE_VALUE_SIZE)
         if pages == len(keys) // 8:
             # Else what has no page is taken for not loaded, and unwound in user space.
             self._update("executables", loaded, 4, len(loaded) // 4 * b"\1\0\0\0", 4)
-        if deletes or gone or keys or loaded:
-            lib.pyprof_bpf_changed(self._bpf)
+        lib.pyprof_bpf_changed(self._bpf)
         # Reading may go on until now, whenever this began.
         arena.flushed(max(now, time.monotonic_ns()))
         return len(keys) // 8 - pages

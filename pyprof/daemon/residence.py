@@ -14,8 +14,12 @@ _HEAD = re.compile(r"([0-9a-f]+)-([0-9a-f]+) (\S{4}) [0-9a-f]+ [0-9a-f]+:[0-9a-f
 
 
 def clean_mappings(smaps: str) -> Iterator[tuple[int, int]]:
-    """(start, end) of the mappings of libraries of which no page differs from the file: not writable, and nothing
-    in them anonymous, as relocated pages are (proc_pid_smaps(5))."""
+    """Mappings of libraries that are as in the file: not writable, and nothing in them is anonymous, as
+    relocated pages are (proc_pid_smaps(5)).
+
+    Yields:
+        (start, end) of each.
+    """
     start = end = 0
     for line in smaps.splitlines():
         head = _HEAD.fullmatch(line)

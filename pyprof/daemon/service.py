@@ -26,10 +26,13 @@ from pyprof.daemon.web import WebServer, listen
 from pyprof.errors import HostError, PyprofError
 from pyprof.host import prepare
 from pyprof.profile.model import By
-from pyprof.session import POLL_SECONDS, PRIORITY, Options, Session, on_signals
+from pyprof.session import PRIORITY, Options, Session, on_signals
 from pyprof.symbols.names import Limits
 
 LOG = logging.getLogger(__name__)
+
+POLL_SECONDS = 0.5
+"""Twice what a recording takes: a daemon samples seldom, and wakes up all day."""
 
 STOP_SECONDS = 4.5
 """From the signal to the end, at most: of the five that are promised."""

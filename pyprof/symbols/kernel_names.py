@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Names of kernel functions that were met, kept from one report to the next.
 
-The functions that a host runs in are some hundred of a hundred thousand: most addresses lie in one that was met.
-The list of all is read once, which takes 100 ms, and again when modules or BPF programs have changed.
+The functions that a host runs in are some hundred of a hundred thousand: most addresses lie in one that was
+met. The list of all is read once, which takes 100 ms, and again when what is loaded has changed.
 """
 
 import time

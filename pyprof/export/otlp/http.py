@@ -4,7 +4,6 @@
 import io
 import select
 import socket
-import sys
 import threading
 import time
 import zlib
@@ -16,17 +15,7 @@ from urllib.parse import urlsplit
 from pyprof import __version__
 from pyprof.export.otlp.answer import Answer, Retry, cleaned, of_http
 from pyprof.export.otlp.endpoint import Endpoint
-
-# For its own class of HTTPS connections http.client loads OpenSSL, 3 MiB. TLS is ours to add (tls.py), where
-# it is used.
-_unloaded = "ssl" not in sys.modules
-if _unloaded:
-    sys.modules["ssl"] = cast(Any, None)
-try:
-    import http.client
-finally:
-    if _unloaded:
-        del sys.modules["ssl"]
+from pyprof.export.otlp.http_client import http
 
 if TYPE_CHECKING:
     import ssl
