@@ -72,7 +72,7 @@ def test_collector_has_all_that_was_reported_across_its_restart(
     tmp_path: Path, protocol: str, shape: Shape
 ) -> None:
     target = build_target(tmp_path, "chain.c", "-Wl,--build-id")
-    with running_collector(tmp_path) as collector, running(target):
+    with running_collector(tmp_path) as collector, running(target) as process:
         reports = send_reports(tmp_path, collector, protocol, shape)
         collector.stop()
         received = collector.requests()
@@ -83,7 +83,7 @@ def test_collector_has_all_that_was_reported_across_its_restart(
     build_id = notes.partition("Build ID: ")[2].split()[0]
     frames = {
         frame for request in received for sample in read(request).samples
-        for frame in sample.frames if sample.resource.get("process.executable.name") == "chain"
+        for frame in sample.frames if sample.resource.get("process.pid") == process.pid
     }  # fmt: skip
     ours = {frame for frame in frames if frame.filename == "chain"}
     assert {"main", "a", "b", "c"} <= {frame.name for frame in ours}
