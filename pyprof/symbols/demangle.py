@@ -16,7 +16,7 @@ _MANGLED = re.compile(r"_{1,2}Z|_R\d*[BCIMNXY]")
 _THUNK = re.compile(r"\{virtual override thunk\(\{(?:(virtual) )?offset\([^)]*\)\}, (.*)\)\}")
 
 
-@lru_cache(maxsize=1 << 14)
+@lru_cache(maxsize=1 << 11)
 def demangle(name: str) -> str:
     """Demangles a symbol's name, as c++filt does; of Rust names the hash is left out.
 

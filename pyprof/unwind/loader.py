@@ -125,18 +125,24 @@ class RowLoader:
         return queue
 
     def _work(self, queue: "SimpleQueue[Job | None]") -> None:
-        while (job := queue.get()) is not None:
-            if self._closing:
-                continue
+        while self._make(queue.get()):
+            if queue.empty():
+                self.cache.flush()
+        self.cache.flush()
+
+    def _make(self, job: Job | None) -> bool:
+        """Makes the rows of a job; False for none, at the end. A thread that waits for the next job must not
+        hold the last one: rows take up to 20 MiB."""
+        if job is None:
+            return False
+        if not self._closing:
             try:
                 job.rows = self.cache.rows(job.file, job.key)
             except Exception as error:  # whatever is wrong with a file, all others still get their rows
                 job.problem = str(error) or type(error).__name__
             self._done.append(job)
             os.eventfd_write(self.fd, 1)
-            if queue.empty():
-                self.cache.flush()
-        self.cache.flush()
+        return True
 
     def install(self, now: int) -> None:
         """Places what is ready, and writes what changed to the kernel's maps."""

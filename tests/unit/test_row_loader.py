@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The loader of unwind rows, over real files and an arena of ordinary memory."""
 
+import gc
 import os
 import shutil
 import threading
@@ -19,7 +20,7 @@ from pyprof.errors import HostError
 from pyprof.process.files import MappedFile, MappedFiles
 from pyprof.unwind import loader as module
 from pyprof.unwind.cache import RowCache
-from pyprof.unwind.loader import DELAY, RETRY, RowLoader
+from pyprof.unwind.loader import DELAY, RETRY, Job, RowLoader
 from pyprof.unwind.row_entry import Rows
 from tests.support.arena import CHUNK, LOADED, MAX_RULES, NO_ROWS, NOT_LOADED, Holder, number_rule
 from tests.support.compile import compile_source
@@ -153,6 +154,12 @@ def test_the_rows_of_a_real_library_are_loaded(scene: Scene) -> None:
                 checked += number != 0
     assert checked > 20_000
     assert scene.loader.failed == scene.loader.no_room == 0
+
+
+def test_rows_that_are_loaded_are_held_by_nobody(scene: Scene, folder: Path) -> None:
+    scene.made(2, folder / "small")
+    gc.collect()
+    assert [each for each in gc.get_objects() if isinstance(each, Job)] == []
 
 
 def test_a_full_arena_gives_up_what_was_not_sampled_for_longest(scene: Scene, folder: Path) -> None:
