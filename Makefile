@@ -60,7 +60,7 @@ $(STAMPS)/bench: $(STAMPS)/venv
 bench: build $(STAMPS)/bench ## compare the hot paths with other packages and plain Python
 	$(PY) -m pytest benchmarks --benchmark-group-by=group --benchmark-columns=min,median,ops,rounds
 
-bench-peers: build $(STAMPS)/bench | $(STAMPS)/packages-test ## measure pyprof beside the OpenTelemetry profiler (root, 20 min)
+bench-peers: build $(STAMPS)/bench | $(STAMPS)/packages-test ## measure pyprof beside the OpenTelemetry profiler (root, 30 min)
 	test -x build/peers/otel-profiler || benchmarks/peers/build-opentelemetry
 	$(PY) -m benchmarks.peers
 
