@@ -2,6 +2,7 @@
 """Recordings of programs whose every sample tells what ran, and the audit of what is left behind."""
 
 import os
+import re
 import subprocess
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -48,6 +49,28 @@ def follow(session: Session, *command: str | Path, every: float = POLL_SECONDS) 
         output, _ = process.communicate()
     assert process.returncode == 0, (command, process.returncode)
     return output.splitlines()
+
+
+def profile_of(command: Sequence[str], *, runs_before: bool, says: str, by: By = By.PROCESS) -> Profile:
+    """Records a program until its end, from its beginning on or while it runs already.
+
+    Args:
+        says: pattern of the one line that it prints.
+    """
+    if not runs_before:
+        with recording(by=by) as session:
+            (line,) = follow(session, *command)
+            assert re.fullmatch(says, line)
+            session.stop()
+            return session.take()
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert re.fullmatch(says + "\n", process.stdout.readline())
+        with recording(by=by) as session:
+            while process.poll() is None:
+                session.poll(0.05)
+            session.stop()
+            return session.take()
 
 
 def audit(session: Session) -> None:

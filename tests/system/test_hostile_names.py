@@ -2,7 +2,6 @@
 """Processes, threads and files whose names hold what parsers and encoders stumble over."""
 
 import shutil
-import subprocess
 from pathlib import Path
 
 import pytest
@@ -12,7 +11,7 @@ from pyprof.export.otlp.encoder import encode
 from pyprof.profile.model import By
 from tests.support.otlp_validator import read
 from tests.support.profiling import build_target
-from tests.support.scenes import audit, follow, recording
+from tests.support.scenes import follow, profile_of, recording
 
 pytestmark = pytest.mark.bpf
 
@@ -35,21 +34,7 @@ def test_process_and_thread_have_the_name_that_they_gave_themselves(
 ) -> None:
     target = build_target(tmp_path, "hostile.c", "-pthread")
     command = [str(target), name.hex(), MS]
-    if when == "while it is recorded":
-        with recording(by=By.THREAD) as session:
-            assert follow(session, *command) == ["ready"]
-            session.stop()
-            profile = session.take()
-    else:
-        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
-            assert process.stdout is not None
-            assert process.stdout.readline() == "ready\n"
-            with recording(by=By.THREAD) as session:
-                while process.poll() is None:
-                    session.poll(0.05)
-                session.stop()
-                profile = session.take()
-                audit(session)
+    profile = profile_of(command, runs_before=when == "before the recording", says="ready", by=By.THREAD)
     ours = [sample for sample in profile.samples() if profile.processes[sample.process].path == str(target)]
     busy = [
         sample for sample in ours if "busy" in {profile.frames[i].name for i in profile.stack(sample.stack)}

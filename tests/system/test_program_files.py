@@ -13,7 +13,7 @@ import pytest
 from pyprof.profile.model import Profile
 from tests.support.compile import run
 from tests.support.profiling import build_target
-from tests.support.scenes import audit, follow, recording, twins
+from tests.support.scenes import follow, profile_of, recording, twins
 
 pytestmark = pytest.mark.bpf
 
@@ -127,21 +127,7 @@ def make_root(folder: Path) -> Path:
 def test_library_of_another_root_is_not_the_hosts_at_the_same_path(tmp_path: Path, when: str) -> None:
     library = make_root(tmp_path)
     command = ["unshare", "-m", "chroot", str(tmp_path / "root"), "/rooted", MS]
-    if when == "while it is recorded":
-        with recording() as session:
-            assert follow(session, *command) == ["ready"]
-            session.stop()
-            profile = session.take()
-    else:
-        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
-            assert process.stdout is not None
-            assert process.stdout.readline() == "ready\n"
-            with recording() as session:
-                while process.poll() is None:
-                    session.poll(0.05)
-                session.stop()
-                profile = session.take()
-                audit(session)
+    profile = profile_of(command, runs_before=when == "before the recording", says="ready")
     found = places(profile, "rooted")
     wanted = build_id(library)
     assert wanted != build_id(LIBRARY)
@@ -182,20 +168,8 @@ def test_program_in_an_overlay_has_its_names(tmp_path: Path, overlay: Path, flag
         path = layer / f"program-{layer.name}"
         shutil.copy(alpha, path)
         program = overlay / path.name
-        if when == "while it is recorded":
-            with recording() as session:
-                follow(session, program, "0", MS)
-                session.stop()
-                profile = session.take()
-        else:
-            with subprocess.Popen([program, "0", MS], stdout=subprocess.PIPE, text=True) as process:
-                assert process.stdout is not None
-                assert process.stdout.readline().startswith("alpha")
-                with recording() as session:
-                    while process.poll() is None:
-                        session.poll(0.05)
-                    session.stop()
-                    profile = session.take()
+        command = [str(program), "0", MS]
+        profile = profile_of(command, runs_before=when == "before the recording", says="alpha.*")
         found = places(profile, program.name[:15])
         expected = build_id(alpha) if flags.endswith("build-id") else ""
         assert found["alpha_busy"] == {Place(str(program), expected)}
