@@ -3,14 +3,25 @@
 
 Entries are added when something refers to them, so there are no orphans; they are found by their content,
 so that there are no duplicates. Format: opentelemetry/proto/profiles/v1development/profiles.proto,
-ProfilesDictionary.
+ProfilesDictionary. The long tables are collected in columns and added at the end, each at once.
 """
 
-from collections.abc import Iterable, Sequence
+from array import array
+from collections.abc import Iterable
+from typing import Any
 
 from opentelemetry.proto.profiles.v1development import profiles_pb2 as messages
 
+from pyprof._native import protobuf
 from pyprof.export.names import encodable
+
+TABLES = messages.ProfilesDictionary
+
+
+def field_number(message: Any, name: str) -> int:
+    """Number of a field of a message's type."""
+    found: int = message.DESCRIPTOR.fields_by_name[name].number
+    return found
 
 
 class Dictionary:
@@ -28,13 +39,46 @@ class Dictionary:
         self._strings = {"": 0}
         self._attributes: dict[tuple[str, str | int], int] = {}
         self._mappings: dict[tuple[object, ...], int] = {}
+        # Of these the keys are the columns.
         self._functions: dict[tuple[int, int], int] = {}
-        self._locations: dict[tuple[object, ...], int] = {}
-        self._stacks: dict[tuple[int, ...], int] = {(): 0}
+        self._locations: dict[tuple[int, int, int, int], int] = {}
 
-    def finish(self) -> None:
-        """Writes the strings. To be called once, last."""
-        self._message.string_table.extend(self._strings)
+    def finish(self, locations: "array[int]", stack_starts: "array[int]") -> None:
+        """Writes the tables. To be called once, last.
+
+        Args:
+            locations, stack_starts: stack i is locations[stack_starts[i - 1]:stack_starts[i]], leaf first.
+        """
+        message = self._message
+        names, system_names = _columns(self._functions, 2)
+        message.MergeFromString(
+            protobuf.repeated(
+                field_number(TABLES, "function_table"),
+                protobuf.number(field_number(messages.Function, "name_strindex"), names),
+                protobuf.number(field_number(messages.Function, "system_name_strindex"), system_names),
+            )
+        )
+        mappings, addresses, functions, kinds = _columns(self._locations, 4)
+        message.MergeFromString(
+            protobuf.repeated(
+                field_number(TABLES, "location_table"),
+                protobuf.number(field_number(messages.Location, "mapping_index"), mappings),
+                protobuf.number(field_number(messages.Location, "address"), addresses),
+                protobuf.message(
+                    field_number(messages.Location, "lines"),
+                    field_number(messages.Line, "function_index"),
+                    functions,
+                ),
+                protobuf.one(field_number(messages.Location, "attribute_indices"), kinds),
+            )
+        )
+        message.MergeFromString(
+            protobuf.repeated(
+                field_number(TABLES, "stack_table"),
+                protobuf.packed(field_number(messages.Stack, "location_indices"), locations, stack_starts),
+            )
+        )
+        message.string_table.extend(self._strings)
 
     def string(self, text: str) -> int:
         return self._strings.setdefault(encodable(text), len(self._strings))
@@ -72,29 +116,12 @@ class Dictionary:
 
     def function(self, name: str, system_name: str) -> int:
         key = (self.string(name), self.string(system_name))
-        known = self._functions.get(key)
-        if known is None:
-            self._message.function_table.add(name_strindex=key[0], system_name_strindex=key[1])
-            known = self._functions[key] = len(self._functions) + 1
-        return known
+        return self._functions.setdefault(key, len(self._functions) + 1)
 
-    def location(self, mapping: int, address: int, function: int, attributes: Sequence[int]) -> int:
-        """function: 0 for none, then the receiver may find a name by build ID and address."""
-        key = (mapping, address, function, tuple(attributes))
-        known = self._locations.get(key)
-        if known is None:
-            entry = self._message.location_table.add(
-                mapping_index=mapping, address=address, attribute_indices=attributes
-            )
-            if function:
-                entry.lines.add(function_index=function)
-            known = self._locations[key] = len(self._locations) + 1
-        return known
+    def location(self, mapping: int, address: int, function: int, kind: int) -> int:
+        """function: 0 for none: a receiver may find a name by build ID and address; kind: an attribute."""
+        return self._locations.setdefault((mapping, address, function, kind), len(self._locations) + 1)
 
-    def stack(self, locations: tuple[int, ...]) -> int:
-        """locations: leaf first."""
-        known = self._stacks.get(locations)
-        if known is None:
-            self._message.stack_table.add(location_indices=locations)
-            known = self._stacks[locations] = len(self._stacks)
-        return known
+
+def _columns(rows: Iterable[tuple[int, ...]], count: int) -> "list[array[int]]":
+    return [array("Q", column) for column in zip(*rows, strict=True)] or [array("Q")] * count

@@ -8,9 +8,10 @@ https://opentelemetry.io/docs/specs/semconv/general/profiles/.
 
 import enum
 import os
-from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from array import array
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import accumulate, chain, groupby, pairwise
 from typing import NamedTuple
 
 from opentelemetry.proto.collector.profiles.v1development import profiles_service_pb2 as service
@@ -18,9 +19,11 @@ from opentelemetry.proto.profiles.v1development import profiles_pb2 as messages
 from opentelemetry.proto.resource.v1 import resource_pb2
 
 import pyprof
+from pyprof._native import protobuf
+from pyprof._native.grouping import Merged, SampleRows
 from pyprof.export.names import encodable
 from pyprof.export.otlp.batch import Batch
-from pyprof.export.otlp.dictionary import Dictionary
+from pyprof.export.otlp.dictionary import Dictionary, field_number
 from pyprof.export.otlp.resource import SCHEMA, Attributes, process_attributes
 from pyprof.profile.model import By, Executable, FrameKind, Profile
 
@@ -45,21 +48,24 @@ class Shape(enum.StrEnum):
     VALUES = "values"
 
 
-class Row(NamedTuple):
-    """Samples that differ only in time. times: one for each of `count`, or none at all."""
+class Part(NamedTuple):
+    """Rows [first, end) of SampleRows, of whose times only those in [first_time, end_time) belong to it."""
 
-    process: int
-    thread: int
-    stack: int
-    count: int  # type: ignore[assignment]  # tuple.count is of no use here
-    times: Sequence[int]
+    first: int
+    end: int
+    first_time: int
+    end_time: int
 
-    def halves(self) -> "tuple[Row, Row]":
-        middle = self.count // 2
-        return (
-            self._replace(count=middle, times=self.times[:middle]),
-            self._replace(count=self.count - middle, times=self.times[middle:]),
-        )
+    def halves(self, time_starts: Sequence[int]) -> "list[Part]":
+        """Two parts, or none where this one is a single sample, or one that is not told by its times."""
+        middle = (self.first + self.end) // 2
+        time = time_starts[middle]
+        if self.end - self.first == 1:
+            middle, time = self.first, (self.first_time + self.end_time) // 2
+            if time == self.first_time:
+                return []
+            return [self._replace(end_time=time), self._replace(first_time=time)]
+        return [self._replace(end=middle, end_time=time), self._replace(first=middle, first_time=time)]
 
 
 @dataclass(slots=True)
@@ -90,61 +96,51 @@ def encode(
     """
     encoded = Encoded()
     rows = _rows(profile, shape)
-    parts = max(-(-_estimate(profile, rows) // max_message), 1)
-    todo = [rows[i * len(rows) // parts : (i + 1) * len(rows) // parts] for i in range(parts)]
+    count = len(rows)
+    starts = rows.time_starts
+    pieces = min(max(-(-_estimate(profile, starts[count]) // max_message), 1), count)
+    cuts = [i * count // pieces for i in range(pieces + 1)] if count else []
+    todo = [Part(a, b, starts[a], starts[b]) for a, b in pairwise(cuts)]
     todo.reverse()
     while todo:
         part = todo.pop()
-        if not part:
-            continue
-        request = _Request(profile, host or {}, kernel_build_id)
-        payload = request.encode(part)
+        payload = _Request(profile, host or {}, kernel_build_id).encode(rows, part)
+        samples = rows.samples(*part)
         if len(payload) <= max_message:
-            samples = sum(row.count for row in part)
             encoded.batches.append(Batch(payload, samples, profile.started_at))
-        elif len(part) > 1:
-            todo += [part[len(part) // 2 :], part[: len(part) // 2]]
-        elif part[0].count > 1:
-            todo += [[half] for half in reversed(part[0].halves())]
+            continue
+        halves = part.halves(starts)
+        # What is too large without its times, too, need not be halved to the last one.
+        if part.end - part.first == 1 and len(payload) - _TIME_BYTES * samples > max_message:
+            halves = []
+        if not halves:
+            encoded.lost[TOO_LARGE] = encoded.lost.get(TOO_LARGE, 0) + samples
         else:
-            encoded.lost[TOO_LARGE] = encoded.lost.get(TOO_LARGE, 0) + 1
+            todo += reversed(halves)
     return encoded
 
 
-def _rows(profile: Profile, shape: Shape) -> list[Row]:
-    """Process by process; what differs only in where the walk of the stack ended is one row."""
-    times: dict[tuple[int, int, int], list[int]] = defaultdict(list)
-    if shape is Shape.TIMESTAMPS:
-        keys = list(zip(profile.sample_process, profile.sample_thread, profile.sample_stack, strict=True))
-        for row, time in zip(profile.time_samples, profile.times, strict=True):
-            times[keys[row]].append(time)
-    rows = []
-    for process, thread, stack, count in profile.samples():
-        stamps = times.get((process, thread, stack), [])
-        rows.append(Row(process, thread, stack, count, stamps if len(stamps) == count else []))
-    rows.sort(key=lambda row: (row.process, row.thread))
-    return rows
-
-
-def _estimate(profile: Profile, rows: Sequence[Row]) -> int:
-    stacks = {row.stack for row in rows}
-    return (
-        sum(_SAMPLE_BYTES + _TIME_BYTES * len(row.times) for row in rows)
-        + sum(_STACK_FRAME_BYTES * len(profile.stack(stack)) for stack in stacks)
-        + _FRAME_BYTES * len(profile.frames)
+def _rows(profile: Profile, shape: Shape) -> SampleRows:
+    stamped = shape is Shape.TIMESTAMPS
+    return SampleRows(
+        profile.sample_process,
+        profile.sample_thread,
+        profile.sample_stack,
+        profile.sample_count,
+        profile.stack_starts,
+        profile.stack_frames,
+        profile.times if stamped else array("Q"),
+        profile.time_samples if stamped else array("I"),
     )
 
 
-class _Locations(dict[int, int]):
-    """Location by frame, made when it is first asked for: most frames are met many times."""
-
-    def __init__(self, make: Callable[[int], int]) -> None:
-        super().__init__()
-        self._make = make
-
-    def __missing__(self, frame: int) -> int:
-        made = self[frame] = self._make(frame)
-        return made
+def _estimate(profile: Profile, times: int) -> int:
+    return (
+        _SAMPLE_BYTES * len(profile.sample_count)
+        + _TIME_BYTES * times
+        + _STACK_FRAME_BYTES * len(profile.stack_frames)
+        + _FRAME_BYTES * len(profile.frames)
+    )
 
 
 class _Request:
@@ -157,30 +153,35 @@ class _Request:
         self._message = service.ExportProfilesServiceRequest()
         self._dictionary = Dictionary(self._message.dictionary)
         self._executables: dict[int, int] = {}
-        self._locations = _Locations(self.location)
-        self._kinds: dict[str, tuple[int, ...]] = {}
-        self._stacks: dict[int, int] = {}
+        self._modules: dict[str, int] = {}
 
-    def encode(self, rows: Sequence[Row]) -> bytes:
-        by_process: dict[int, list[Row]] = defaultdict(list)
-        for row in rows:
-            by_process[row.process].append(row)
-        for process, members in by_process.items():
-            self._resource(process, members)
-        self._dictionary.finish()
+    def encode(self, rows: SampleRows, part: Part) -> bytes:
+        locations = self._locations(rows.used_frames(part.first, part.end))
+        threads, lists, list_starts = self._threads()
+        merged = rows.merge(*part, locations, threads)
+        first = 0
+        for process, members in groupby(merged.process):
+            end = first + sum(1 for _ in members)
+            message = self._resource(process)
+            self._header(message)
+            message.MergeFromString(_samples(merged, first, end, lists, list_starts))
+            first = end
+        self._dictionary.finish(merged.locations, merged.stack_starts)
         payload: bytes = self._message.SerializeToString()
         return payload
 
-    def _resource(self, process: int, rows: Iterable[Row]) -> None:
+    def _resource(self, process: int) -> messages.Profile:
+        """The profile, empty so far, of a process."""
         resource = self._message.resource_profiles.add(schema_url=SCHEMA)
         attributes = process_attributes(self._profile.processes[process]) | self._host
         _set_attributes(resource.resource, attributes)
         scope = resource.scope_profiles.add(schema_url=SCHEMA)
         scope.scope.name = "pyprof"
         scope.scope.version = pyprof.__version__
-        self._samples(scope.profiles.add(), rows)
+        profile: messages.Profile = scope.profiles.add()
+        return profile
 
-    def _samples(self, message: messages.Profile, rows: Iterable[Row]) -> None:
+    def _header(self, message: messages.Profile) -> None:
         profile, string = self._profile, self._dictionary.string
         message.sample_type.type_strindex = string("samples")
         message.sample_type.unit_strindex = string("count")
@@ -190,49 +191,42 @@ class _Request:
         message.time_unix_nano = profile.started_at
         message.duration_nano = profile.duration
         message.profile_id = os.urandom(16)
-        # Frames that differ in what is not reported may make two stacks one.
-        merged: dict[tuple[int, tuple[int, ...]], tuple[int, list[int]]] = {}
-        for row in rows:
-            key = (self._stack(row.stack), self._thread(row.thread))
-            count, times = merged.get(key, (0, []))
-            merged[key] = (count + row.count, times + list(row.times) if times else list(row.times))
-        for (stack, attributes), (count, times) in merged.items():
-            sample = message.samples.add(stack_index=stack, attribute_indices=attributes)
-            if len(times) == count:
-                times.sort()
-                sample.timestamps_unix_nano.extend(times)
-            else:
-                sample.values.append(count)
 
-    def _thread(self, index: int) -> tuple[int, ...]:
-        if self._profile.by is not By.THREAD:
-            return ()
-        thread = self._profile.threads[index]
-        return self._dictionary.attributes((("thread.id", thread.tid), ("thread.name", thread.name)))
+    def _threads(self) -> "tuple[array[int], array[int], array[int]]":
+        """(by thread the number of its list of attributes, the lists, where each starts)."""
+        profile = self._profile
+        numbers: dict[tuple[int, ...], int] = {}
+        if profile.by is not By.THREAD:
+            return array("I", bytes(4 * len(profile.threads))), array("I"), array("I", [0, 0])
+        by_thread = array("I")
+        for thread in profile.threads:
+            pairs = (("thread.id", thread.tid), ("thread.name", thread.name))
+            by_thread.append(numbers.setdefault(self._dictionary.attributes(pairs), len(numbers)))
+        starts = array("I", accumulate((len(each) for each in numbers), initial=0))
+        return by_thread, array("I", chain.from_iterable(numbers)), starts
 
-    def _stack(self, index: int) -> int:
-        known = self._stacks.get(index)
-        if known is None:
-            locations = tuple(map(self._locations.__getitem__, self._profile.stack(index)))
-            known = self._stacks[index] = self._dictionary.stack(locations)
-        return known
-
-    def location(self, index: int) -> int:
-        """The location of a frame that was not met yet."""
-        frame = self._profile.frames[index]
-        mapping, kind = 0, "unknown"
-        if frame.kind == FrameKind.KERNEL:
-            mapping, kind = self._kernel_mapping(frame.module), "kernel"
-        elif frame.executable >= 0:
-            mapping = self._mapping(frame.executable)
-            kind = "go" if self._profile.executables[frame.executable].go_build_id else "native"
-        # A stand-in such as libc.so.6+0x1234 is no name: a receiver with symbols finds a better one.
-        named = frame.system_name or frame.kind == FrameKind.UNKNOWN
-        function = self._dictionary.function(frame.name, frame.system_name) if named else 0
-        attributes = self._kinds.get(kind)
-        if attributes is None:
-            attributes = self._kinds[kind] = self._dictionary.attributes((("profile.frame.type", kind),))
-        return self._dictionary.location(mapping, frame.address, function, attributes)
+    def _locations(self, used: Iterable[int]) -> "array[int]":
+        """By frame its location; 0 for frames that are not used."""
+        profile, dictionary = self._profile, self._dictionary
+        frames, function, location = profile.frames, dictionary.function, dictionary.location
+        kinds: dict[str, int] = {}
+        locations = array("I", bytes(4 * len(frames)))
+        for index in used:
+            kind, executable, address, name, system_name, module = frames[index]
+            mapping, kind_name = 0, "unknown"
+            if kind == FrameKind.KERNEL:
+                mapping, kind_name = self._kernel_mapping(module), "kernel"
+            elif executable >= 0:
+                mapping = self._mapping(executable)
+                kind_name = "go" if profile.executables[executable].go_build_id else "native"
+            attribute = kinds.get(kind_name)
+            if attribute is None:
+                attribute = kinds[kind_name] = dictionary.attribute("profile.frame.type", kind_name)
+            # A stand-in such as libc.so.6+0x1234 is no name: a receiver with symbols finds a better one.
+            named = system_name or kind == FrameKind.UNKNOWN
+            number = function(name, system_name) if named else 0
+            locations[index] = location(mapping, address, number, attribute)
+        return locations
 
     def _mapping(self, index: int) -> int:
         known = self._executables.get(index)
@@ -249,9 +243,31 @@ class _Request:
 
     def _kernel_mapping(self, module: str) -> int:
         """Modules and BPF programs by their names; the kernel itself is one file."""
-        build_id = "" if module else self._kernel_build_id
-        ids = [("process.executable.build_id.gnu", build_id)] if build_id else []
-        return self._dictionary.mapping(module or "vmlinux", _KERNEL_START, _KERNEL_LIMIT, 0, ids)
+        known = self._modules.get(module)
+        if known is None:
+            build_id = "" if module else self._kernel_build_id
+            ids = [("process.executable.build_id.gnu", build_id)] if build_id else []
+            known = self._modules[module] = self._dictionary.mapping(
+                module or "vmlinux", _KERNEL_START, _KERNEL_LIMIT, 0, ids
+            )
+        return known
+
+
+def _samples(merged: Merged, first: int, end: int, lists: "array[int]", list_starts: "array[int]") -> bytes:
+    """Samples [first, end) as a field of a Profile."""
+    starts = memoryview(merged.time_starts)[first : end + 1]
+    return protobuf.repeated(
+        field_number(messages.Profile, "samples"),
+        protobuf.number(field_number(messages.Sample, "stack_index"), memoryview(merged.stack)[first:end]),
+        protobuf.packed(
+            field_number(messages.Sample, "attribute_indices"),
+            lists,
+            list_starts,
+            memoryview(merged.attributes)[first:end],
+        ),
+        protobuf.one(field_number(messages.Sample, "values"), memoryview(merged.values)[first:end]),
+        protobuf.fixed64(field_number(messages.Sample, "timestamps_unix_nano"), merged.times, starts),
+    )
 
 
 def build_ids(executable: Executable) -> Iterator[tuple[str, str]]:

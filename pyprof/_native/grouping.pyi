@@ -1,0 +1,37 @@
+# SPDX-License-Identifier: Apache-2.0
+from array import array
+from typing import final
+
+from typing_extensions import Buffer
+
+@final
+class Merged:
+    locations: array[int]
+    stack_starts: array[int]
+    process: array[int]
+    stack: array[int]
+    attributes: array[int]
+    values: array[int]
+    times: array[int]
+    time_starts: array[int]
+
+@final
+class SampleRows:
+    time_starts: array[int]
+    def __init__(
+        self,
+        process: Buffer,
+        thread: Buffer,
+        stack: Buffer,
+        count: Buffer,
+        starts: Buffer,
+        frames: Buffer,
+        times: Buffer,
+        time_rows: Buffer,
+    ) -> None: ...
+    def __len__(self) -> int: ...
+    def samples(self, first: int, end: int, first_time: int, end_time: int) -> int: ...
+    def used_frames(self, first: int, end: int) -> array[int]: ...
+    def merge(
+        self, first: int, end: int, first_time: int, end_time: int, locations: Buffer, attributes: Buffer
+    ) -> Merged: ...
