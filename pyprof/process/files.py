@@ -3,6 +3,7 @@
 
 import itertools
 import os
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 
@@ -45,6 +46,15 @@ class MappedFile:
             return offset
         address = address_of_offset(self.identity.segments, offset)
         return offset if address is None else address
+
+    def addresses_of(self, offsets: Sequence[int]) -> list[int]:
+        """address_of() of each."""
+        code = [each for each in self.identity.segments if each.flags & PF_X] if self.identity else []
+        if len(code) != 1:
+            return [self.address_of(offset) for offset in offsets]
+        # So it is with most files, and an interval has thousands of addresses.
+        first, end, bias = code[0].offset, code[0].offset + code[0].filesz, code[0].vaddr - code[0].offset
+        return [offset + bias if first <= offset < end else self.address_of(offset) for offset in offsets]
 
     def describe(self) -> Executable:
         identity = self.identity

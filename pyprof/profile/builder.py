@@ -36,6 +36,9 @@ class ProcessRow(NamedTuple):
 ANONYMOUS = 1
 """Number of executable memory without a file in the process table."""
 
+_ANON = Frame(FrameKind.UNKNOWN, -1, 0, "[anon]", "")
+_UNKNOWN = _ANON._replace(name="[unknown]")
+
 
 def process_rows(taken: dict[str, bytes]) -> list[ProcessRow]:
     """The processes that an Aggregator counted."""
@@ -64,10 +67,7 @@ def fill(
             kernel.append(i)
         elif kind == FrameKind.NATIVE:
             by_number[number].append(i)
-    frames: list[Frame] = [
-        Frame(FrameKind.UNKNOWN, -1, 0, "[anon]" if number == ANONYMOUS else "[unknown]", "")
-        for _, number, _ in rows
-    ]
+    frames: list[Frame] = [_ANON if number == ANONYMOUS else _UNKNOWN for _, number, _ in rows]
     for number in sorted(by_number):
         _name_native(profile, files, names, number, by_number[number], rows, frames)
     addresses = [rows[i][0] for i in kernel]
@@ -93,7 +93,7 @@ def _name_native(
     executable = len(profile.executables)
     profile.executables.append(file.describe())
     base = profile.executables[-1].path.rpartition("/")[2] or profile.executables[-1].path
-    addresses = [file.address_of(rows[i][0]) for i in which]
+    addresses = file.addresses_of([rows[i][0] for i in which])
     symbols = names.native(files, number, addresses)
     for i, address, symbol in zip(which, addresses, symbols, strict=True):
         if symbol is None:
