@@ -40,8 +40,9 @@ LEAST_DRAIN_SECONDS = 0.2
 DRAIN_GRACE = 2.0
 """So long after its time Sender.drain() may end."""
 
-WARM = 2
-"""Intervals after which all that a usual one takes has been used."""
+WARM = (0, 2)
+"""Intervals after which clean pages are dropped: before the first, which reads all kernel symbols, and when all
+that a usual one takes has been used."""
 
 PROFILE_FAILED = "profile could not be made"
 ENCODING_FAILED = "profile could not be encoded"
@@ -205,6 +206,8 @@ class Service:
         """Makes a profile of what was sampled since the last one. What goes wrong costs its samples only."""
         begun = time.monotonic()
         counts = self._intervals
+        if counts.done in WARM:
+            drop_clean_pages()
         try:
             profile = self._session.take()
         except Exception as error:
@@ -225,8 +228,6 @@ class Service:
         counts.done += 1
         counts.last_seconds = time.monotonic() - begun
         counts.seconds += counts.last_seconds
-        if counts.done == WARM:
-            drop_clean_pages()
         self._health.profiled()
         self._tell(profile.accounting.reported)
 
