@@ -41,8 +41,8 @@ DRAIN_GRACE = 2.0
 """So long after its time Sender.drain() may end."""
 
 WARM = (0, 2)
-"""Intervals after which clean pages are dropped: before the first, which reads all kernel symbols, and when all
-that a usual one takes has been used."""
+"""Intervals after which clean pages are dropped: before the first, which reads all kernel symbols, and when
+all that a usual one takes has been used."""
 
 PROFILE_FAILED = "profile could not be made"
 ENCODING_FAILED = "profile could not be encoded"
