@@ -3,7 +3,7 @@
 
 Made for tables of many thousand small messages, which the protobuf library takes from here whole, by
 MergeFromString(). Format: https://protobuf.dev/programming-guides/encoding/. As there, a field that has its
-default value, zero or the empty list, is not written.
+default value, zero or the empty list, is not written. Items must not change while repeated() runs.
 """
 
 cimport cython
@@ -244,6 +244,8 @@ def repeated(uint32_t field, *columns):
     if not 0 < len(columns) <= MAX_COLUMNS or not 0 < field <= MAX_FIELD:
         raise ValueError("one to eight columns, and a number of 1 to 2^29 - 1")
     for each in columns:
+        if each is None:
+            raise TypeError("None is no column")
         if count and each.rows() != rows:
             raise ValueError("columns differ in length")
         rows = each.rows()

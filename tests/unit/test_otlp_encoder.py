@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """OTLP requests: what they say, by the protocol's own rules, and how they are split."""
 
+import time
 from array import array
 from collections import Counter
 
@@ -248,3 +249,46 @@ def test_sample_that_fits_into_no_message_is_a_counted_loss() -> None:
     encoded = encode(profile, max_message=4000)
     assert encoded.lost == {TOO_LARGE: 2}
     assert [read(batch.payload).count for batch in encoded.batches] == [1]
+
+
+def test_stack_that_fits_into_no_message_is_lost_at_once() -> None:
+    name = "x" * 50_000
+    profile = make_profile(
+        [(0, 0, [0], 20_000)],
+        processes=[Process(7, "app", 5)], threads=[Thread(0, "")], executables=[APP],
+        frames=[Frame(FrameKind.NATIVE, 0, 0x401000, name, name)],
+    )  # fmt: skip
+    began = time.process_time()
+    encode(with_times(profile), Shape.TIMESTAMPS)
+    once = time.process_time() - began
+    encoded = encode(profile, Shape.TIMESTAMPS, max_message=40_000)
+    assert encoded.lost == {TOO_LARGE: 20_000}
+    assert encoded.batches == []
+    # Its times were not halved down to the last.
+    assert time.process_time() - began < 100 * once + 0.1
+
+
+def test_thread_without_a_name_has_its_number() -> None:
+    profile = make_profile(
+        [(0, 0, [0], 1), (0, 1, [0], 2)],
+        by=By.THREAD,
+        processes=[Process(7, "app", 5)], threads=[Thread(8, ""), Thread(9, "worker")], executables=[APP],
+        frames=[MAIN],
+    )  # fmt: skip
+    assert [(sample.attributes, sample.count) for sample in seen(profile).samples] == [
+        ({"thread.id": 8}, 1),
+        ({"thread.id": 9, "thread.name": "worker"}, 2),
+    ]
+
+
+def test_sample_of_which_not_all_times_are_known_has_a_value() -> None:
+    profile = with_times(
+        make_profile(
+            [(0, 0, [0], 2), (0, 0, [1], 3)],
+            processes=[Process(7, "app", 5)], threads=[Thread(0, "")], executables=[APP], frames=[MAIN, SPIN],
+        )
+    )  # fmt: skip
+    del profile.times[-1], profile.time_samples[-1]
+    known, unknown = seen(profile, Shape.TIMESTAMPS).samples
+    assert (known.count, len(known.times)) == (2, 2)
+    assert (unknown.count, unknown.times) == (3, [])
