@@ -315,6 +315,16 @@ cdef class SampleRows:
         array.resize(found, <Py_ssize_t>used)
         return found
 
+    def used_threads(self, uint64_t first, uint64_t end):
+        """Set of the threads that rows have."""
+        cdef uint64_t row
+        self.check(first, end)
+        found = set()
+        for row in range(first, end):
+            if row == first or self.key()[row].thread != self.key()[row - 1].thread:
+                found.add(self.key()[row].thread)
+        return found
+
     def merge(self, uint64_t first, uint64_t end, uint64_t first_time, uint64_t end_time,
               const uint32_t[::1] locations not None, const uint32_t[::1] attributes not None):
         """Merges the rows of a part.

@@ -117,6 +117,7 @@ def test_part_is_merged_as_by_the_model(
     assert rows.samples(*part) == sum(profile.rows[row][3] for row in order[first:end])
     met = dict.fromkeys(frame for row in order[first:end] for frame in profile.stacks[profile.rows[row][2]])
     assert list(rows.used_frames(first, end)) == list(met)
+    assert rows.used_threads(first, end) == {profile.rows[row][1] for row in order[first:end]}
 
 
 def test_times_of_a_row_may_be_shared_out() -> None:
@@ -172,6 +173,7 @@ def test_columns_that_do_not_fit_are_an_error(changed: dict[str, Any]) -> None:
         lambda rows: rows.samples(1, 0, 0, 1),
         lambda rows: rows.used_frames(0, 2),
         lambda rows: rows.used_frames(1, 0),
+        lambda rows: rows.used_threads(0, 2),
         lambda rows: rows.merge(0, 2, 0, 1, ONE, ONE),
         lambda rows: rows.merge(1, 0, 0, 1, ONE, ONE),
         lambda rows: rows.merge(0, 1, 0, 1, array("I"), ONE),

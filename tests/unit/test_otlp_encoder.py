@@ -292,3 +292,15 @@ def test_sample_of_which_not_all_times_are_known_has_a_value() -> None:
     known, unknown = seen(profile, Shape.TIMESTAMPS).samples
     assert (known.count, len(known.times)) == (2, 2)
     assert (unknown.count, unknown.times) == (3, [])
+
+
+def test_message_has_only_the_threads_of_its_own_samples() -> None:
+    profile = make_profile(
+        [(0, i, [i % 2], 1) for i in range(200)],
+        by=By.THREAD,
+        processes=[Process(7, "app", 5)], threads=[Thread(i + 8, f"worker {i}") for i in range(200)],
+        executables=[APP], frames=[MAIN, SPIN],
+    )  # fmt: skip
+    found = seen(profile, max_message=2000)
+    assert len(encode(profile, max_message=2000).batches) > 1
+    assert {sample.attributes["thread.id"] for sample in found.samples} == set(range(8, 208))

@@ -157,7 +157,7 @@ class _Request:
 
     def encode(self, rows: SampleRows, part: Part) -> bytes:
         locations = self._locations(rows.used_frames(part.first, part.end))
-        threads, lists, list_starts = self._threads()
+        threads, lists, list_starts = self._threads(rows.used_threads(part.first, part.end))
         merged = rows.merge(*part, locations, threads)
         first = 0
         for process, members in groupby(merged.process):
@@ -192,17 +192,17 @@ class _Request:
         message.duration_nano = profile.duration
         message.profile_id = os.urandom(16)
 
-    def _threads(self) -> "tuple[array[int], array[int], array[int]]":
+    def _threads(self, used: Iterable[int]) -> "tuple[array[int], array[int], array[int]]":
         """(by thread the number of its list of attributes, the lists, where each starts)."""
-        profile = self._profile
-        numbers: dict[tuple[int, ...], int] = {}
-        if profile.by is not By.THREAD:
-            return array("I", bytes(4 * len(profile.threads))), array("I"), array("I", [0, 0])
-        by_thread = array("I")
-        for thread in profile.threads:
-            pairs = (("thread.id", thread.tid), ("thread.name", thread.name))
-            by_thread.append(numbers.setdefault(self._dictionary.attributes(pairs), len(numbers)))
-        starts = array("I", accumulate((len(each) for each in numbers), initial=0))
+        threads = self._profile.threads
+        by_thread = array("I", bytes(4 * len(threads)))
+        # The first list is that of threads that are not used, or not told apart.
+        numbers: dict[tuple[int, ...], int] = {(): 0}
+        if self._profile.by is By.THREAD:
+            for index in sorted(used):
+                pairs = (("thread.id", threads[index].tid), ("thread.name", threads[index].name))
+                by_thread[index] = numbers.setdefault(self._dictionary.attributes(pairs), len(numbers))
+        starts = array("I", accumulate(map(len, numbers), initial=0))
         return by_thread, array("I", chain.from_iterable(numbers)), starts
 
     def _locations(self, used: Iterable[int]) -> "array[int]":
