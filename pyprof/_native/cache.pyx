@@ -155,7 +155,11 @@ cdef class LruCache:
         raise KeyError(key)
 
     def __setitem__(self, key, value):
-        self.store(key, value, 1, self.idle, self.lifetime)
+        cdef Py_hash_t hash = hash_of(key)
+        cdef uint32_t id = <uint32_t>self.find(key, hash)
+        if id and not self.idle | self.lifetime and self.exchange(id, value):
+            return
+        self.store(key, hash, id, value, 1, self.idle, self.lifetime)
 
     def __delitem__(self, key):
         if not self.discard(key):
@@ -192,11 +196,17 @@ cdef class LruCache:
         """
         cdef uint64_t idle_time = self.idle
         cdef uint64_t whole_time = self.lifetime
+        cdef Py_hash_t hash
+        cdef uint32_t id
         if idle is not None:
             idle_time = idle
         if lifetime is not None:
             whole_time = lifetime
-        return self.store(key, value, weight, idle_time, whole_time)
+        hash = hash_of(key)
+        id = <uint32_t>self.find(key, hash)
+        if id and weight == 1 and not idle_time | whole_time and self.exchange(id, value):
+            return True
+        return self.store(key, hash, id, value, weight, idle_time, whole_time)
 
     def remove(self, key):
         """Removes a key. False where it was not there, or had ended."""
@@ -250,11 +260,11 @@ cdef class LruCache:
             count = self.lru.used
             found = [None] * count
         count = 0
-        id = self.lru.entries[0].next
+        id = self.lru.links[0].next
         while id:
             found[count] = <object><PyObject *>self.lru.entries[id].b
             count += 1
-            id = self.lru.entries[id].next
+            id = self.lru.links[id].next
         return found
 
     def metrics(self):
@@ -312,16 +322,21 @@ cdef class LruCache:
         other = <object><PyObject *>self.lru.entries[id].b
         return PyObject_RichCompareBool(other, key, Py_EQ)
 
-    cdef bint store(self, key, value, uint64_t weight, uint64_t idle, uint64_t lifetime) except -1:
-        cdef Py_hash_t hash = hash_of(key)
-        cdef uint32_t id = <uint32_t>self.find(key, hash)
+    cdef inline bint exchange(self, uint32_t id, value):
+        """Puts another value where nobody is told of the old one, and no entry has a weight or a lifetime."""
+        cdef uint64_t old
+        if self.on_removed is not None or not lru_is_plain(&self.lru):
+            return False
+        Py_INCREF(value)
+        old = lru_exchange(&self.lru, id, <uint64_t><PyObject *>value)
+        Py_DECREF(<object><PyObject *>old)
+        return True
+
+    cdef bint store(self, key, Py_hash_t hash, uint32_t id, value, uint64_t weight, uint64_t idle,
+                    uint64_t lifetime) except -1:
+        """id: of the entry that the key has already, or 0."""
         cdef uint64_t kept = self.lru.entries[id].b
         cdef int answer
-        if id and self.on_removed is None and lru_is_plain(&self.lru) and weight == 1 and not idle | lifetime:
-            Py_INCREF(value)
-            kept = lru_exchange(&self.lru, id, <uint64_t><PyObject *>value)
-            Py_DECREF(<object><PyObject *>kept)
-            return True
         answer = lru_store(
             &self.lru, id, <uint64_t>hash, <uint64_t><PyObject *>key, <uint64_t><PyObject *>value,
             weight, idle, lifetime,
@@ -390,7 +405,7 @@ cdef void release_all(Lru *lru) noexcept:
     cdef uint64_t left = lru.used  # no more than there were
     release_queue(lru)
     while left and lru.used and lru_reserve(lru, 1) == 0:
-        lru_drop(lru, lru.entries[0].prev, LRU_REMOVE)
+        lru_drop(lru, lru.links[0].prev, LRU_REMOVE)
         release_queue(lru)
         left -= 1
 
@@ -408,12 +423,12 @@ cdef int traverse(PyObject *cache, visitproc visit, void *arg) noexcept:
     cdef int answer = traverse_attributes(cache, visit, arg)
     if answer or lru.entries == NULL:
         return answer
-    id = lru.entries[0].next
+    id = lru.links[0].next
     while id and not answer:
         answer = visit(<PyObject *>lru.entries[id].b, arg)
         if not answer:
             answer = visit(<PyObject *>lru.entries[id].value, arg)
-        id = lru.entries[id].next
+        id = lru.links[id].next
     for i in range(lru.queue_first, lru.queue_end):
         if not answer:
             answer = visit(<PyObject *>lru.queue[i].b, arg)
