@@ -7,9 +7,13 @@ their locations, and samples by process, stack and the list of attributes that t
 
 cimport cython
 from cpython cimport array
-from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
+from libc.stdint cimport int64_t
+from libc.stdint cimport uint8_t
+from libc.stdint cimport uint32_t
+from libc.stdint cimport uint64_t
 from libc.stdlib cimport qsort
-from libc.string cimport memcmp, memcpy
+from libc.string cimport memcmp
+from libc.string cimport memcpy
 
 import os
 from array import array as make_array
@@ -351,7 +355,8 @@ cdef class SampleRows:
             if key[row].thread >= <uint64_t>attributes.shape[0]:
                 raise IndexError("a thread has no list of attributes")
         merged = Merged(end - first, <uint64_t>self.frames.shape[0])
-        with nogil:
+        # The address of an empty stack's first frame is never read.
+        with nogil, cython.boundscheck(False):
             for row in range(first, end):
                 stack = key[row].stack
                 if u32(known)[stack] == 0:

@@ -9,8 +9,11 @@ default value, zero or the empty list, is not written. Items must not change whi
 cimport cython
 from cpython.bytes cimport PyBytes_AS_STRING
 from cpython.bytes cimport PyBytes_FromStringAndSize
-from libc.stdint cimport uint8_t, uint32_t, uint64_t
-from libc.stdlib cimport free, malloc
+from libc.stdint cimport uint8_t
+from libc.stdint cimport uint32_t
+from libc.stdint cimport uint64_t
+from libc.stdlib cimport free
+from libc.stdlib cimport malloc
 
 cdef enum:
     VARINT = 0  # types of the wire format
