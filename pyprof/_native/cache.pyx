@@ -62,9 +62,9 @@ cdef extern from *:
     /* Strings, the most usual keys, know their hash once it was asked for. */
     static inline Py_hash_t hash_of(PyObject *key)
     {
-    	Py_hash_t known = PyUnicode_CheckExact(key) ? ((PyASCIIObject *)key)->hash : -1;
-
-    	return known != -1 ? known : PyObject_Hash(key);
+    	if (__builtin_expect(PyUnicode_CheckExact(key) && ((PyASCIIObject *)key)->hash != -1, 1))
+    		return ((PyASCIIObject *)key)->hash;
+    	return PyObject_Hash(key);
     }
     """
     Py_hash_t hash_of(object key) except? -1
@@ -114,6 +114,7 @@ cdef class LruCache:
     cdef uint64_t lifetime
     cdef object on_removed
     cdef object clock
+    cdef bint is_plain  # nobody is told of removals, and entries have no lifetime but what put() gives them
 
     def __cinit__(self, capacity, *, weight_limit=None, idle=0, lifetime=0, on_removed=None,
                   clock=time.monotonic_ns):
@@ -127,6 +128,7 @@ cdef class LruCache:
         self.lifetime = lifetime
         self.on_removed = on_removed
         self.clock = clock
+        self.is_plain = on_removed is None and not self.idle | self.lifetime
         now = clock()
         if lru_init(&self.lru, <uint32_t>entries, heaviest, SEED, now, True, True) < 0:
             raise MemoryError
@@ -157,9 +159,10 @@ cdef class LruCache:
     def __setitem__(self, key, value):
         cdef Py_hash_t hash = hash_of(key)
         cdef uint32_t id = <uint32_t>self.find(key, hash)
-        if id and not self.idle | self.lifetime and self.exchange(id, value):
-            return
-        self.store(key, hash, id, value, 1, self.idle, self.lifetime)
+        if id and self.is_plain and lru_is_plain(&self.lru):
+            self.exchange(id, value)
+        else:
+            self.store(key, hash, id, value, 1, self.idle, self.lifetime)
 
     def __delitem__(self, key):
         if not self.discard(key):
@@ -204,8 +207,6 @@ cdef class LruCache:
             whole_time = lifetime
         hash = hash_of(key)
         id = <uint32_t>self.find(key, hash)
-        if id and weight == 1 and not idle_time | whole_time and self.exchange(id, value):
-            return True
         return self.store(key, hash, id, value, weight, idle_time, whole_time)
 
     def remove(self, key):
@@ -322,15 +323,12 @@ cdef class LruCache:
         other = <object><PyObject *>self.lru.entries[id].b
         return PyObject_RichCompareBool(other, key, Py_EQ)
 
-    cdef inline bint exchange(self, uint32_t id, value):
+    cdef inline void exchange(self, uint32_t id, value) noexcept:
         """Puts another value where nobody is told of the old one, and no entry has a weight or a lifetime."""
         cdef uint64_t old
-        if self.on_removed is not None or not lru_is_plain(&self.lru):
-            return False
         Py_INCREF(value)
         old = lru_exchange(&self.lru, id, <uint64_t><PyObject *>value)
         Py_DECREF(<object><PyObject *>old)
-        return True
 
     cdef bint store(self, key, Py_hash_t hash, uint32_t id, value, uint64_t weight, uint64_t idle,
                     uint64_t lifetime) except -1:

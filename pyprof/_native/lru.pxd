@@ -82,7 +82,8 @@ cdef struct Lru:
     uint32_t weighed  # entries whose weight is not 1
     uint64_t weight
     uint64_t weight_limit
-    uint64_t seed
+    uint64_t seed  # of the hash: for the first word, and
+    uint64_t second_seed
     uint64_t hashed_b  # mask of the second word
     uint64_t generation  # changes when an entry comes, goes or moves in memory
     uint64_t now
@@ -124,9 +125,7 @@ cdef inline void lru_tick(Lru *lru, int64_t clock) noexcept nogil:
 
 
 cdef inline uint32_t lru_tag(const Lru *lru, uint64_t a, uint64_t b) noexcept nogil:
-    return <uint32_t>pyprof_hash_fold(
-        a ^ lru.seed, (b & lru.hashed_b) ^ (lru.seed >> 32 | lru.seed << 32) ^ <uint64_t>0xBB67AE8584CAA73B
-    )
+    return <uint32_t>pyprof_hash_fold(a ^ lru.seed, (b & lru.hashed_b) ^ lru.second_seed)
 
 
 cdef inline bint lru_may_be(const Lru *lru, uint32_t slot, uint32_t tag) noexcept nogil:

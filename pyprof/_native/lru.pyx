@@ -69,6 +69,7 @@ cdef int lru_init(Lru *lru, uint32_t capacity, uint64_t weight_limit, uint64_t s
     cdef void *memory
     memset(lru, 0, sizeof(Lru))
     lru.seed = seed
+    lru.second_seed = (seed >> 32 | seed << 32) ^ <uint64_t>0xBB67AE8584CAA73B
     lru.hashed_b = 0 if objects else <uint64_t>0xFFFFFFFFFFFFFFFF
     lru.reports = reports
     lru.now = 1  # 0 as a deadline means never
