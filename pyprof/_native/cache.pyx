@@ -261,11 +261,11 @@ cdef class LruCache:
             count = self.lru.used
             found = [None] * count
         count = 0
-        id = self.lru.links[0].next
+        id = self.lru.entries[0].next
         while id:
             found[count] = <object><PyObject *>self.lru.entries[id].b
             count += 1
-            id = self.lru.links[id].next
+            id = self.lru.entries[id].next
         return found
 
     def metrics(self):
@@ -403,7 +403,7 @@ cdef void release_all(Lru *lru) noexcept:
     cdef uint64_t left = lru.used  # no more than there were
     release_queue(lru)
     while left and lru.used and lru_reserve(lru, 1) == 0:
-        lru_drop(lru, lru.links[0].prev, LRU_REMOVE)
+        lru_drop(lru, lru.entries[0].prev, LRU_REMOVE)
         release_queue(lru)
         left -= 1
 
@@ -421,12 +421,12 @@ cdef int traverse(PyObject *cache, visitproc visit, void *arg) noexcept:
     cdef int answer = traverse_attributes(cache, visit, arg)
     if answer or lru.entries == NULL:
         return answer
-    id = lru.links[0].next
+    id = lru.entries[0].next
     while id and not answer:
         answer = visit(<PyObject *>lru.entries[id].b, arg)
         if not answer:
             answer = visit(<PyObject *>lru.entries[id].value, arg)
-        id = lru.links[id].next
+        id = lru.entries[id].next
     for i in range(lru.queue_first, lru.queue_end):
         if not answer:
             answer = visit(<PyObject *>lru.queue[i].b, arg)

@@ -53,9 +53,6 @@ cdef struct Entry:
     uint64_t a
     uint64_t b
     uint64_t value
-
-
-cdef struct Link:
     uint32_t next  # towards the least recently used; of an entry that is free: the next free one
     uint32_t prev
 
@@ -69,8 +66,7 @@ cdef struct Removal:
 
 cdef struct Lru:
     uint32_t *slots  # of the index: number of the entry, and above id_mask some bits of its tag; 0 is free
-    Link *links  # of each entry to its neighbours; number 0 is where the circle of use begins and ends
-    Entry *entries
+    Entry *entries  # number 0 is where the circle of use begins and ends
     Lease *leases  # of each entry; all zero where it has no lifetime and a weight of 1
     void *memory
     uint32_t mask  # of the slots; a tag's lowest bits say where its slot is, or would be
@@ -156,17 +152,17 @@ cdef inline bint lru_ended(const Lru *lru, uint32_t id) noexcept nogil:
 
 cdef inline void lru_to_front(Lru *lru, uint32_t id) noexcept nogil:
     """Makes an entry the most recently used one."""
-    cdef Link *links = lru.links
-    cdef Link *link = &links[id]
-    cdef uint32_t first = links[0].next
+    cdef Entry *entries = lru.entries
+    cdef Entry *entry = &entries[id]
+    cdef uint32_t first = entries[0].next
     if first == id:
         return
-    links[link.prev].next = link.next
-    links[link.next].prev = link.prev
-    link.prev = 0
-    link.next = first
-    links[first].prev = id
-    links[0].next = id
+    entries[entry.prev].next = entry.next
+    entries[entry.next].prev = entry.prev
+    entry.prev = 0
+    entry.next = first
+    entries[first].prev = id
+    entries[0].next = id
 
 
 cdef inline bint lru_use(Lru *lru, uint32_t id, bint refresh) noexcept nogil:

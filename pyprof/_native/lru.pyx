@@ -33,7 +33,7 @@ cdef void *storage_new(uint32_t capacity) noexcept nogil:
     return PyMem_RawCalloc(1, (
         LINE
         + slots_for(capacity) * sizeof(uint32_t)
-        + (<uint64_t>capacity + 1) * (sizeof(Link) + sizeof(Entry) + sizeof(Lease))
+        + (<uint64_t>capacity + 1) * (sizeof(Entry) + sizeof(Lease))
     ))
 
 
@@ -43,8 +43,7 @@ cdef void storage_use(Lru *lru, void *memory, uint32_t capacity) noexcept nogil:
     cdef uintptr_t at = (<uintptr_t>memory + LINE - 1) & ~<uintptr_t>(LINE - 1)
     lru.memory = memory
     lru.slots = <uint32_t *>at
-    lru.links = <Link *>(lru.slots + slots)
-    lru.entries = <Entry *>(lru.links + capacity + 1)
+    lru.entries = <Entry *>(lru.slots + slots)
     lru.leases = <Lease *>(lru.entries + capacity + 1)
     lru.mask = <uint32_t>(slots - 1)
     lru.id_mask = <uint32_t>(slots - 1)
@@ -89,7 +88,6 @@ cdef void lru_deinit(Lru *lru) noexcept nogil:
     PyMem_RawFree(lru.memory)
     PyMem_RawFree(lru.queue)
     lru.memory = NULL
-    lru.links = NULL
     lru.entries = NULL
     lru.queue = NULL
 
@@ -174,15 +172,15 @@ cdef inline uint64_t entry_weight(const Lru *lru, uint32_t id) noexcept nogil:
 
 cdef void lru_drop(Lru *lru, uint32_t id, uint8_t reason) noexcept nogil:
     """Removes an entry and reports it; lru_reserve must have made the room."""
-    cdef Link *link = &lru.links[id]
+    cdef Entry *entry = &lru.entries[id]
     index_unlink(lru, id)
-    lru.links[link.prev].next = link.next
-    lru.links[link.next].prev = link.prev
+    lru.entries[entry.prev].next = entry.next
+    lru.entries[entry.next].prev = entry.prev
     weight_set(lru, id, 1)
     lru.weight -= 1
     lease_set(lru, id, 0, 0)
-    queue_push(lru, &lru.entries[id], reason)
-    link.next = lru.free
+    queue_push(lru, entry, reason)
+    entry.next = lru.free
     lru.free = id
     lru.used -= 1
     lru.generation += 1
@@ -194,9 +192,8 @@ cdef inline uint32_t entry_add(Lru *lru, uint64_t a, uint64_t b, uint64_t value)
     cdef uint32_t at = tag & lru.mask
     cdef uint32_t id = lru.free
     cdef Entry *entry
-    cdef Link *link
     if id:
-        lru.free = lru.links[id].next
+        lru.free = lru.entries[id].next
     else:
         id = lru.fresh
         lru.fresh += 1
@@ -207,11 +204,10 @@ cdef inline uint32_t entry_add(Lru *lru, uint64_t a, uint64_t b, uint64_t value)
     entry.a = a
     entry.b = b
     entry.value = value
-    link = &lru.links[id]
-    link.prev = 0
-    link.next = lru.links[0].next
-    lru.links[link.next].prev = id
-    lru.links[0].next = id
+    entry.prev = 0
+    entry.next = lru.entries[0].next
+    lru.entries[entry.next].prev = id
+    lru.entries[0].next = id
     lru.used += 1
     lru.weight += 1
     lru.generation += 1
@@ -235,7 +231,7 @@ cdef int make_room(Lru *lru, uint32_t more, uint64_t heavier) noexcept nogil:
         if id:
             lru_drop(lru, id, LRU_EXPIRE)
         else:
-            id = lru.links[0].prev
+            id = lru.entries[0].prev
             lru_drop(lru, id, LRU_EXPIRE if lru_ended(lru, id) else LRU_EVICT)
     return 0
 
@@ -306,15 +302,14 @@ cdef int lru_clear(Lru *lru) noexcept nogil:
     if lru_reserve(lru, lru.used) < 0:
         return -1
     while lru.used:
-        id = lru.links[0].prev
+        id = lru.entries[0].prev
         lru_drop(lru, id, LRU_EXPIRE if lru_ended(lru, id) else LRU_CLEAR)
     return 0
 
 
 cdef int lru_resize(Lru *lru, uint32_t capacity, uint64_t weight_limit) noexcept nogil:
     """Sets both limits; what is too much is evicted. 0, or -1 as lru_init (nothing changed)."""
-    cdef const Link *links = lru.links
-    cdef const Entry *entries = lru.entries
+    cdef Entry *entries = lru.entries
     cdef Lease *leases = lru.leases
     cdef uint32_t before = lru.capacity
     cdef void *memory = NULL
@@ -335,7 +330,7 @@ cdef int lru_resize(Lru *lru, uint32_t capacity, uint64_t weight_limit) noexcept
         return 0
     old = lru.memory
     storage_use(lru, memory, capacity)
-    id = links[0].prev
+    id = entries[0].prev
     while id:
         moved = entry_add(lru, entries[id].a, entries[id].b, entries[id].value)
         weight_set(lru, moved, leases[id].weight + 1)
@@ -343,7 +338,7 @@ cdef int lru_resize(Lru *lru, uint32_t capacity, uint64_t weight_limit) noexcept
         lru.leases[moved].idle = leases[id].idle
         lru.leases[moved].latest = leases[id].latest
         wheel_link(&lru.wheel, lru.leases, moved)
-        id = links[id].prev
+        id = entries[id].prev
     PyMem_RawFree(old)
     return 0
 
