@@ -33,6 +33,8 @@ cdef uint64_t SEED = int.from_bytes(os.urandom(8), "little")
 
 cdef enum:
     NONE = 0xffffffff
+    NO_MEMORY = -1
+    NO_LOCATION = -2
 
 
 cdef struct Key:
@@ -110,16 +112,21 @@ cdef class Merged:
         index_deinit(&self.stack_index)
         index_deinit(&self.sample_index)
 
-    cdef int64_t add_stack(self, const uint32_t *frames, uint32_t length, const uint32_t *locations) noexcept nogil:
-        """Number of a stack, or -1 without memory."""
+    cdef int64_t add_stack(
+        self, const uint32_t *frames, uint32_t length, const uint32_t *locations, uint64_t location_count
+    ) noexcept nogil:
+        """Number of a stack, NO_MEMORY, or NO_LOCATION where it has a frame without one."""
         cdef Index *index = &self.stack_index
         cdef uint32_t *starts = u32(self.stack_starts)
         cdef uint32_t *mapped = u32(self.locations) + starts[index.used]
-        cdef uint32_t i, tag, at, id
+        cdef uint32_t i, tag, at, id, frame
         if length == 0:
             return 0
         for i in range(length):
-            mapped[i] = locations[frames[i]]
+            frame = frames[i]
+            if frame >= location_count:
+                return NO_LOCATION
+            mapped[i] = locations[frame]
         tag = <uint32_t>(pyprof_hash_bytes(mapped, <uint64_t>length * sizeof(uint32_t), SEED) >> 32)
         at = tag & index.mask
         while index.slots[at]:
@@ -132,13 +139,13 @@ cdef class Merged:
                 return <int64_t>id + 1
             at = (at + 1) & index.mask
         if index_reserve(index) < 0:
-            return -1
+            return NO_MEMORY
         starts[index.used + 1] = starts[index.used] + length
         index_add(index, tag, index.used)
         return index.used
 
     cdef int64_t add_sample(self, uint32_t process, uint32_t stack, uint32_t attributes) noexcept nogil:
-        """Number of a sample, or -1 without memory."""
+        """Number of a sample, or NO_MEMORY."""
         cdef Index *index = &self.sample_index
         cdef uint32_t tag = <uint32_t>(
             pyprof_hash_two((<uint64_t>process << 32) | stack, attributes, SEED) >> 32
@@ -154,7 +161,7 @@ cdef class Merged:
                 return id
             at = (at + 1) & index.mask
         if index_reserve(index) < 0:
-            return -1
+            return NO_MEMORY
         id = index.used
         u32(self.process)[id] = process
         u32(self.stack)[id] = stack
@@ -178,57 +185,55 @@ cdef class SampleRows:
     """Samples of a profile in the order of process, thread and stack: its rows are counted in this order here.
 
     A part of them is [first, end), of whose times only those in [first_time, end_time) count.
-
-    Attributes:
-        time_starts: the times of row i are number time_starts[i] to time_starts[i + 1]; none where they are not as
-            many as its samples.
     """
 
-    cdef readonly array.array time_starts
     cdef uint64_t count
+    cdef array.array row_times  # the times of row i are number row_times[i] to row_times[i + 1]
     cdef array.array keys  # four words each
     cdef array.array counts
     cdef array.array times
-    cdef const uint32_t[::1] starts
-    cdef const uint32_t[::1] frames
+    cdef array.array stack_starts
+    cdef const uint32_t[::1] frames  # the caller's, and looked at anew each time
 
-    def __init__(self, const uint32_t[::1] process not None, const uint32_t[::1] thread not None,
-                 const uint32_t[::1] stack not None, const uint64_t[::1] count not None,
-                 const uint32_t[::1] starts not None, const uint32_t[::1] frames not None,
-                 const uint64_t[::1] times not None, const uint32_t[::1] time_rows not None):
+    def __cinit__(self, const uint32_t[::1] process not None, const uint32_t[::1] thread not None,
+                  const uint32_t[::1] stack not None, const uint64_t[::1] count not None,
+                  const uint32_t[::1] starts not None, const uint32_t[::1] frames not None,
+                  const uint64_t[::1] times not None, const uint32_t[::1] time_rows not None):
         """Columns as those of a Profile.
 
         Raises:
             ValueError: they differ in length, or something refers to what is not there.
         """
         cdef uint64_t i, rows = <uint64_t>process.shape[0], stacks = <uint64_t>starts.shape[0]
+        cdef uint32_t before = 0
         cdef bint sound
         cdef Key *keys
         sound = <uint64_t>thread.shape[0] == rows and <uint64_t>stack.shape[0] == rows and rows < NONE
         sound = sound and <uint64_t>count.shape[0] == rows and stacks > 0 and <uint64_t>frames.shape[0] < NONE
         sound = sound and times.shape[0] == time_rows.shape[0] and <uint64_t>times.shape[0] < NONE
-        if sound:
-            for i in range(1, stacks):
-                sound = sound and starts[i - 1] <= starts[i]
-            sound = sound and starts[stacks - 1] <= <uint64_t>frames.shape[0]
-            for i in range(rows):
-                sound = sound and stack[i] < stacks - 1
-            for i in range(<uint64_t>times.shape[0]):
-                sound = sound and time_rows[i] < rows
         if not sound:
             raise ValueError("rows, stacks and times do not fit together")
         self.count = rows
-        self.starts = starts
         self.frames = frames
+        self.stack_starts = zeros(U32, stacks)
         self.keys = zeros(U32, 4 * rows)
         self.counts = zeros(U64, rows)
+        # Checked is what was copied, which nobody else can change.
+        for i in range(stacks):
+            u32(self.stack_starts)[i] = starts[i]
+            sound = sound and before <= u32(self.stack_starts)[i]
+            before = u32(self.stack_starts)[i]
+        sound = sound and before <= <uint64_t>frames.shape[0]
         keys = self.key()
+        for i in range(rows):
+            keys[i].process = process[i]
+            keys[i].thread = thread[i]
+            keys[i].stack = stack[i]
+            keys[i].row = <uint32_t>i
+            sound = sound and keys[i].stack < stacks - 1
+        if not sound:
+            raise ValueError("rows, stacks and times do not fit together")
         with nogil:
-            for i in range(rows):
-                keys[i].process = process[i]
-                keys[i].thread = thread[i]
-                keys[i].stack = stack[i]
-                keys[i].row = <uint32_t>i
             qsort(keys, rows, sizeof(Key), compare_keys)
         for i in range(rows):
             u64(self.counts)[i] = count[keys[i].row]
@@ -245,9 +250,11 @@ cdef class SampleRows:
         cdef uint64_t *placed
         cdef uint64_t i
         cdef uint32_t row, many
-        self.time_starts = zeros(U32, self.count + 1)
-        starts = u32(self.time_starts)
+        self.row_times = zeros(U32, self.count + 1)
+        starts = u32(self.row_times)
         for i in range(<uint64_t>time_rows.shape[0]):
+            if time_rows[i] >= self.count:
+                raise ValueError("rows, stacks and times do not fit together")
             next_at[time_rows[i]] += 1
         for i in range(self.count):
             row = self.key()[i].row
@@ -266,6 +273,12 @@ cdef class SampleRows:
     def __len__(self):
         return self.count
 
+    @property
+    def time_starts(self):
+        """The times of row i are number time_starts[i] to time_starts[i + 1], none where they are not as many as its
+        samples. A copy that cannot be written."""
+        return memoryview(self.row_times.tobytes()).cast("I")
+
     cdef int check(self, uint64_t first, uint64_t end) except -1:
         if not first <= end <= self.count:
             raise IndexError("there are no such rows")
@@ -275,7 +288,7 @@ cdef class SampleRows:
         self, uint64_t row, uint64_t first_time, uint64_t end_time, uint32_t *first, uint32_t *end
     ) noexcept nogil:
         """Samples of a row in a part; first, end: the times of these, none where there are none."""
-        cdef const uint32_t *starts = &u32(self.time_starts)[row]
+        cdef const uint32_t *starts = &u32(self.row_times)[row]
         if starts[0] == starts[1]:
             first[0] = end[0] = starts[0]
             return u64(self.counts)[row]
@@ -292,29 +305,38 @@ cdef class SampleRows:
             total += self.samples_of(row, first_time, end_time, &a, &b)
         return total
 
-    def used_frames(self, uint64_t first, uint64_t end):
-        """array("I") of the frames that rows have, each once, in the order in which they are met."""
+    def used_frames(self, uint64_t first, uint64_t end, uint64_t frames):
+        """array("I") of the frames that rows have, each once, in the order in which they are met.
+
+        Args:
+            frames: how many there are.
+
+        Raises:
+            IndexError: there are no such rows, or a row has another frame.
+        """
         cdef array.array found
         cdef bytearray stack_met, frame_met
         cdef uint8_t *known_stack
         cdef uint8_t *known_frame
         cdef uint64_t row, i, used = 0
-        cdef uint32_t stack, largest = 0
+        cdef uint32_t *starts = u32(self.stack_starts)
+        cdef uint32_t stack, frame
         self.check(first, end)
-        for i in range(<uint64_t>self.frames.shape[0]):
-            largest = max(largest, self.frames[i])
-        stack_met, frame_met = bytearray(self.starts.shape[0]), bytearray(<uint64_t>largest + 1)
+        stack_met, frame_met = bytearray(len(self.stack_starts)), bytearray(frames)
         known_stack, known_frame = stack_met, frame_met
-        found = zeros(U32, min(<uint64_t>largest + 1, <uint64_t>self.frames.shape[0]))
+        found = zeros(U32, min(frames, <uint64_t>self.frames.shape[0]))
         for row in range(first, end):
             stack = self.key()[row].stack
             if known_stack[stack]:
                 continue
             known_stack[stack] = 1
-            for i in range(self.starts[stack], self.starts[stack + 1]):
-                if not known_frame[self.frames[i]]:
-                    known_frame[self.frames[i]] = 1
-                    u32(found)[used] = self.frames[i]
+            for i in range(starts[stack], starts[stack + 1]):
+                frame = self.frames[i]
+                if frame >= frames:
+                    raise IndexError("there is no such frame")
+                if not known_frame[frame]:
+                    known_frame[frame] = 1
+                    u32(found)[used] = frame
                     used += 1
         array.resize(found, <Py_ssize_t>used)
         return found
@@ -341,28 +363,32 @@ cdef class SampleRows:
             IndexError: there are no such rows, or a frame or thread is not in these.
         """
         cdef Merged merged
-        cdef array.array known = zeros(U32, <uint64_t>self.starts.shape[0])  # by stack: its number there, and one
-        cdef array.array of_row = zeros(U32, end - first if first <= end else 0)
+        cdef array.array known, of_row
         cdef Key *key = self.key()
-        cdef uint64_t row, i
+        cdef uint32_t *starts = u32(self.stack_starts)
+        cdef const uint32_t *frames = NULL
+        cdef const uint32_t *by_frame = NULL
+        cdef uint64_t row
         cdef int64_t id = 0
         cdef uint32_t a, b, stack
         self.check(first, end)
-        for i in range(<uint64_t>self.frames.shape[0]):
-            if self.frames[i] >= <uint64_t>locations.shape[0]:
-                raise IndexError("a frame has no location")
         for row in range(first, end):
             if key[row].thread >= <uint64_t>attributes.shape[0]:
                 raise IndexError("a thread has no list of attributes")
+        if self.frames.shape[0]:
+            frames = &self.frames[0]
+        if locations.shape[0]:
+            by_frame = &locations[0]
+        known = zeros(U32, <uint64_t>len(self.stack_starts))  # by stack: its number there, and one
+        of_row = zeros(U32, end - first)
         merged = Merged(end - first, <uint64_t>self.frames.shape[0])
-        # The address of an empty stack's first frame is never read.
-        with nogil, cython.boundscheck(False):
+        with nogil:
             for row in range(first, end):
                 stack = key[row].stack
                 if u32(known)[stack] == 0:
                     id = merged.add_stack(
-                        &self.frames[self.starts[stack]], self.starts[stack + 1] - self.starts[stack],
-                        &locations[0],
+                        frames + starts[stack], starts[stack + 1] - starts[stack],
+                        by_frame, <uint64_t>locations.shape[0],
                     )
                     if id < 0:
                         break
@@ -375,6 +401,8 @@ cdef class SampleRows:
                 u32(of_row)[row - first] = <uint32_t>id
                 u64(merged.values)[id] += self.samples_of(row, first_time, end_time, &a, &b)
                 u32(merged.time_starts)[id + 1] += b - a
+        if id == NO_LOCATION:
+            raise IndexError("a frame has no location")
         if id < 0:
             raise MemoryError
         self.gather_times(merged, first, end, first_time, end_time, u32(of_row))

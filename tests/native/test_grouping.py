@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Samples merged for export, against counters of plain tuples."""
 
+import random
 from array import array
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from itertools import accumulate, groupby
+from itertools import accumulate, groupby, pairwise
 from typing import Any
 
 import pytest
@@ -116,8 +117,122 @@ def test_part_is_merged_as_by_the_model(
     assert seen(merged) == model(profile, order[first:end], by_frame, by_thread)
     assert rows.samples(*part) == sum(profile.rows[row][3] for row in order[first:end])
     met = dict.fromkeys(frame for row in order[first:end] for frame in profile.stacks[profile.rows[row][2]])
-    assert list(rows.used_frames(first, end)) == list(met)
+    assert list(rows.used_frames(first, end, FRAMES)) == list(met)
     assert rows.used_threads(first, end) == {profile.rows[row][1] for row in order[first:end]}
+
+
+@given(profiles(), locations, lists, st.data())
+def test_parts_add_up_to_the_whole(
+    profile: Given, by_frame: list[int], by_thread: list[int], data: st.DataObject
+) -> None:
+    rows, order = profile.native(), profile.order()
+    starts = rows.time_starts
+    counts: Counter[Key] = Counter()
+    times: Counter[tuple[Key, int]] = Counter()
+    for i, row in enumerate(order):
+        inner = sorted(data.draw(st.lists(st.integers(starts[i], starts[i + 1]), max_size=3)))
+        cuts = [starts[i], *inner, starts[i + 1]]
+        # A row without times is in each of its parts whole: only one of them may be asked for.
+        windows = list(pairwise(cuts)) if cuts[0] != cuts[-1] else [(cuts[0], cuts[0])]
+        for window in windows:
+            found = seen(rows.merge(i, i + 1, *window, array("I", by_frame), array("I", by_thread)))
+            for key, (value, stamps) in found.items():
+                assert value + len(stamps) == rows.samples(i, i + 1, *window)
+                assert stamps == sorted(profile.times[row])[window[0] - starts[i] : window[1] - starts[i]]
+                counts[key] += value + len(stamps)
+                times.update((key, time) for time in stamps)
+    whole: Counter[Key] = Counter()
+    whole_times: Counter[tuple[Key, int]] = Counter()
+    for row in order:
+        for key, (value, stamps) in model(profile, [row], by_frame, by_thread).items():
+            whole[key] += value + len(stamps)
+            whole_times.update((key, time) for time in stamps)
+    assert counts == whole
+    assert times == whole_times
+
+
+@pytest.mark.parametrize("share", [0.0, 0.5, 1.0])
+def test_thousands_of_rows_are_merged_as_by_the_model(share: float) -> None:
+    """More stacks and samples than there is room for at first; share: of the rows that have times."""
+    pick = random.Random(1)
+    stacks = [[pick.randrange(FRAMES) for _ in range(pick.randrange(9))] for _ in range(2000)]
+    rows = [
+        (pick.randrange(50), pick.randrange(THREADS), pick.randrange(len(stacks)), pick.randrange(1, 4))
+        for _ in range(5000)
+    ]
+    times = {
+        i: sorted(pick.randrange(1 << 64) for _ in range(row[3]))
+        for i, row in enumerate(rows)
+        if pick.random() < share
+    }
+    profile = Given(stacks, rows, times)
+    native = profile.native()
+    by_frame, by_thread = [1, 2, 3, 4, 4], [0, 1, 1]
+    merged = native.merge(
+        0, len(rows), 0, native.time_starts[len(rows)], array("I", by_frame), array("I", by_thread)
+    )
+    assert len(merged.stack_starts) > 900
+    assert len(merged.stack) > 1000
+    assert seen(merged) == model(profile, profile.order(), by_frame, by_thread)
+
+
+def test_empty_stacks_need_no_locations() -> None:
+    # The last of the stacks, so that it begins where frames end.
+    rows = Given([[0], []], [(0, 0, 1, 2)]).native()
+    assert seen(rows.merge(0, 1, 0, 0, array("I"), array("I", [0]))) == {(0, (), 0): (2, [])}
+    rows = Given([[]], [(0, 0, 0, 2)]).native()
+    assert seen(rows.merge(0, 1, 0, 0, array("I"), array("I", [0]))) == {(0, (), 0): (2, [])}
+
+
+def test_locations_are_needed_only_for_frames_of_the_part() -> None:
+    rows = Given([[0], [4]], [(0, 0, 0, 1), (0, 0, 1, 1)]).native()
+    assert seen(rows.merge(0, 1, 0, 0, array("I", [9]), array("I", [0]))) == {(0, (9,), 0): (1, [])}
+    assert list(rows.used_frames(0, 1, 1)) == [0]
+    with pytest.raises(IndexError, match="no location"):
+        rows.merge(0, 2, 0, 0, array("I", [9]), array("I", [0]))
+    with pytest.raises(IndexError, match="no such frame"):
+        rows.used_frames(0, 2, 4)
+
+
+def test_largest_numbers_are_kept() -> None:
+    most, large = (1 << 32) - 1, (1 << 64) - 1
+    rows = make(process=array("I", [most]), count=array("Q", [large]))
+    assert rows.samples(0, 1, 0, 0) == large
+    merged = rows.merge(0, 1, 0, 0, array("I", [most]), array("I", [most]))
+    assert (merged.process[0], merged.locations[0], merged.attributes[0]) == (most, most, most)
+    assert merged.values[0] == large
+
+
+def test_rows_stay_when_the_columns_change() -> None:
+    columns = {
+        name: array("I", [0]) for name in ("process", "thread", "stack", "time_rows")
+    } | {"count": array("Q", [1]), "starts": array("I", [0, 1]), "times": array("Q", [7])}  # fmt: skip
+    rows = make(**columns)
+    for column in columns.values():
+        for i in range(len(column)):
+            column[i] = (1 << 32) - 1 - i
+    merged = rows.merge(0, 1, 0, 1, array("I", [3]), array("I", [0]))
+    assert seen(merged) == {(0, (3,), 0): (0, [7])}
+
+
+def test_frames_that_change_are_looked_at_anew() -> None:
+    frames = array("I", [0])
+    rows = make(frames=frames)
+    frames[0] = (1 << 32) - 1
+    with pytest.raises(IndexError):
+        rows.merge(0, 1, 0, 1, ONE, ONE)
+    with pytest.raises(IndexError):
+        rows.used_frames(0, 1, 1)
+    with pytest.raises(BufferError):
+        frames.pop()
+
+
+def test_starts_of_times_cannot_be_written() -> None:
+    starts = make().time_starts
+    assert list(starts) == [0, 1]
+    with pytest.raises(TypeError):
+        starts[1] = 9
+    assert isinstance(starts.obj, bytes)
 
 
 def test_times_of_a_row_may_be_shared_out() -> None:
@@ -135,7 +250,7 @@ def test_no_rows_are_no_samples() -> None:
     rows = Given([[]], []).native()
     assert len(rows) == 0
     assert seen(rows.merge(0, 0, 0, 0, array("I"), array("I"))) == {}
-    assert list(rows.used_frames(0, 0)) == []
+    assert list(rows.used_frames(0, 0, 0)) == []
 
 
 def make(**changed: Any) -> SampleRows:
@@ -171,11 +286,16 @@ def test_columns_that_do_not_fit_are_an_error(changed: dict[str, Any]) -> None:
     [
         lambda rows: rows.samples(0, 2, 0, 1),
         lambda rows: rows.samples(1, 0, 0, 1),
-        lambda rows: rows.used_frames(0, 2),
-        lambda rows: rows.used_frames(1, 0),
+        lambda rows: rows.used_frames(0, 2, 1),
+        lambda rows: rows.used_frames(0, 1, 0),
+        lambda rows: rows.used_frames(1, 0, 1),
         lambda rows: rows.used_threads(0, 2),
         lambda rows: rows.merge(0, 2, 0, 1, ONE, ONE),
         lambda rows: rows.merge(1, 0, 0, 1, ONE, ONE),
+        # Found before there is room for so many.
+        lambda rows: rows.merge(0, 1 << 40, 0, 1, ONE, ONE),
+        lambda rows: rows.merge(0, (1 << 64) - 1, 0, 1, ONE, ONE),
+        lambda rows: rows.samples((1 << 64) - 1, (1 << 64) - 1, 0, 1),
         lambda rows: rows.merge(0, 1, 0, 1, array("I"), ONE),
         lambda rows: rows.merge(0, 1, 0, 1, ONE, array("I")),
     ],
@@ -183,6 +303,36 @@ def test_columns_that_do_not_fit_are_an_error(changed: dict[str, Any]) -> None:
 def test_rows_frames_and_threads_that_are_not_there_are_an_error(use: Callable[[SampleRows], Any]) -> None:
     with pytest.raises(IndexError):
         use(make())
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"process": array("Q", [0])}, {"thread": array("i", [0])}, {"stack": b"\0"}, {"count": ONE},
+        {"frames": memoryview(array("I", [0] * 4))[::2]}, {"starts": array("d", [0, 1])},
+        {"times": array("q", [7])}, {"time_rows": memoryview(bytes(4)).cast("I", (1, 1))},
+    ],
+)  # fmt: skip
+def test_columns_of_another_type_are_an_error(changed: dict[str, Any]) -> None:
+    with pytest.raises((ValueError, BufferError)):
+        make(**changed)
+
+
+@pytest.mark.parametrize(
+    "name", ["process", "thread", "stack", "count", "starts", "frames", "times", "time_rows"]
+)
+def test_column_that_is_missing_is_an_error(name: str) -> None:
+    with pytest.raises(TypeError):
+        make(**{name: None})
+
+
+def test_rows_are_not_made_twice() -> None:
+    with pytest.raises(TypeError):
+        SampleRows.__new__(SampleRows)
+    with pytest.raises(TypeError):
+        make().merge(0, 1, 0, 1, None, ONE)  # type: ignore[arg-type]
+    with pytest.raises(TypeError):
+        make().merge(0, 1, 0, 1, ONE, None)  # type: ignore[arg-type]
 
 
 def test_windows_of_times_beyond_a_row_are_its_own() -> None:

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """OTLP requests: what they say, by the protocol's own rules, and how they are split."""
 
-import time
 from array import array
 from collections import Counter
+from typing import Any
 
 import pytest
 from opentelemetry.proto.collector.profiles.v1development import profiles_service_pb2 as service
@@ -251,21 +251,49 @@ def test_sample_that_fits_into_no_message_is_a_counted_loss() -> None:
     assert [read(batch.payload).count for batch in encoded.batches] == [1]
 
 
-def test_stack_that_fits_into_no_message_is_lost_at_once() -> None:
-    name = "x" * 50_000
+class CountedHost(dict[str, str | int]):
+    """Attributes of a host that know in how many resources they were."""
+
+    resources = 0
+
+    def __ror__(self, other: Any) -> Any:
+        self.resources += 1
+        return other | dict(self)
+
+
+def one_row(times: int, name: str) -> Profile:
     profile = make_profile(
-        [(0, 0, [0], 20_000)],
+        [(0, 0, [0], times)],
         processes=[Process(7, "app", 5)], threads=[Thread(0, "")], executables=[APP],
         frames=[Frame(FrameKind.NATIVE, 0, 0x401000, name, name)],
     )  # fmt: skip
-    began = time.process_time()
-    encode(with_times(profile), Shape.TIMESTAMPS)
-    once = time.process_time() - began
-    encoded = encode(profile, Shape.TIMESTAMPS, max_message=40_000)
-    assert encoded.lost == {TOO_LARGE: 20_000}
+    profile.times = array("Q", range(STARTED_AT, STARTED_AT + times))
+    profile.time_samples = array("I", bytes(4 * times))
+    return profile
+
+
+@pytest.mark.parametrize("shape", list(Shape))
+def test_stack_that_fits_into_no_message_is_lost_at_once(shape: Shape) -> None:
+    host = CountedHost(HOST)
+    encoded = encode(one_row(1_000_000, "x" * 50_000), shape, host, max_message=40_000)
+    assert encoded.lost == {TOO_LARGE: 1_000_000}
     assert encoded.batches == []
     # Its times were not halved down to the last.
-    assert time.process_time() - began < 100 * once + 0.1
+    assert host.resources == 1
+
+
+def test_stack_that_hardly_fits_is_lost_at_once_or_not_at_all() -> None:
+    name = "x" * 20_000
+    [alone] = encode(one_row(1, name), Shape.TIMESTAMPS, HOST).batches
+    for spare in range(-10, 40):
+        host = CountedHost(HOST)
+        encoded = encode(one_row(300, name), Shape.TIMESTAMPS, host, len(alone.payload) + spare)
+        reported = sum(batch.samples for batch in encoded.batches)
+        assert reported + encoded.lost.get(TOO_LARGE, 0) == 300
+        if spare < 0 or encoded.lost:
+            # With room for one more time all are reported, if in many messages.
+            assert spare < 32
+            assert (host.resources, reported) == (1, 0)
 
 
 def test_thread_without_a_name_has_its_number() -> None:
@@ -279,6 +307,41 @@ def test_thread_without_a_name_has_its_number() -> None:
         ({"thread.id": 8}, 1),
         ({"thread.id": 9, "thread.name": "worker"}, 2),
     ]
+
+
+def test_threads_that_look_alike_are_one_sample() -> None:
+    # Of one number and name are a thread before and after it was made anew.
+    profile = make_profile(
+        [(0, 0, [0], 1), (0, 1, [0], 2), (1, 2, [0], 4)],
+        by=By.THREAD,
+        processes=[Process(7, "app", 5), Process(8, "app", 6)],
+        threads=[Thread(8, "worker")] * 3, executables=[APP], frames=[MAIN],
+    )  # fmt: skip
+    found = seen(with_times(profile), Shape.TIMESTAMPS)
+    assert [(sample.resource["process.pid"], sample.count) for sample in found.samples] == [(7, 3), (8, 4)]
+    assert [sample.times for sample in found.samples] == [
+        profile.times[:3].tolist(),
+        profile.times[3:].tolist(),
+    ]
+
+
+def test_each_kind_of_mapping_is_one_entry_for_all_its_frames() -> None:
+    module = Frame(FrameKind.KERNEL, -1, 0xFFFFFFFFC0001000, "xmit [net]", "xmit", "net")
+    frames = [
+        VFS_READ, VFS_READ._replace(address=VFS_READ.address + 1, name="f", system_name="f"),
+        module, module._replace(address=module.address + 1), READ, READ._replace(address=READ.address + 1),
+        SPIN, MAIN, JIT,
+    ]  # fmt: skip
+    profile = make_profile(
+        [(0, 0, range(len(frames)), 1)],
+        processes=[Process(7, "app", 5)], threads=[Thread(0, "")], executables=[APP, LIBC], frames=frames,
+    )  # fmt: skip
+    files = ["vmlinux"] * 2 + ["net"] * 2 + ["libc.so.6"] * 2 + ["app"] * 2 + [""]
+    assert [frame.filename for frame in seen(profile).samples[0].frames] == files
+    request = service.ExportProfilesServiceRequest()
+    request.ParseFromString(encode(profile).batches[0].payload)
+    # The first stands for none.
+    assert len(request.dictionary.mapping_table) == 1 + len({*files} - {""})
 
 
 def test_sample_of_which_not_all_times_are_known_has_a_value() -> None:

@@ -110,8 +110,8 @@ def encode(
             encoded.batches.append(Batch(payload, samples, profile.started_at))
             continue
         halves = part.halves(starts)
-        # What is too large without its times, too, need not be halved to the last one.
-        if part.end - part.first == 1 and len(payload) - _TIME_BYTES * samples > max_message:
+        # What is too large with one time, too, need not be halved to the last one.
+        if part.end - part.first == 1 and len(payload) - _TIME_BYTES * (samples - 1) > max_message:
             halves = []
         if not halves:
             encoded.lost[TOO_LARGE] = encoded.lost.get(TOO_LARGE, 0) + samples
@@ -156,7 +156,7 @@ class _Request:
         self._modules: dict[str, int] = {}
 
     def encode(self, rows: SampleRows, part: Part) -> bytes:
-        locations = self._locations(rows.used_frames(part.first, part.end))
+        locations = self._locations(rows.used_frames(part.first, part.end, len(self._profile.frames)))
         threads, lists, list_starts = self._threads(rows.used_threads(part.first, part.end))
         merged = rows.merge(*part, locations, threads)
         first = 0
