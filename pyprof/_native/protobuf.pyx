@@ -53,6 +53,10 @@ cdef class Column:
     cdef const uint32_t[::1] starts
     cdef const uint32_t[::1] which
 
+    def __cinit__(self):
+        # Until column() sets them: what was never set is not None.
+        self.narrow = self.wide = self.starts = self.which = None
+
     def __init__(self):
         raise TypeError("made by the functions of this module")
 
@@ -106,7 +110,6 @@ cdef Column column(Form form, uint32_t field, items, starts=None, which=None, ui
     made.form = form
     made.field = field
     made.inner = inner
-    # What was never set is not None.
     made.narrow = items if memoryview(items).itemsize == sizeof(uint32_t) else None
     made.wide = items if made.narrow is None else None
     made.starts = starts
@@ -249,9 +252,10 @@ def repeated(uint32_t field, *columns):
     for each in columns:
         if each is None:
             raise TypeError("None is no column")
-        if count and each.rows() != rows:
+        row = each.rows()
+        if count and row != rows:
             raise ValueError("columns differ in length")
-        rows = each.rows()
+        rows = row
         fields[count] = each.as_field()
         count += 1
     sizes = <uint64_t *>malloc((rows + 1) * sizeof(uint64_t))
