@@ -17,6 +17,19 @@ static inline int is_user(const struct bpf_perf_event_data *ctx)
 	return ctx->regs.cs & 3;
 }
 
+/* Whether the instruction before pc makes a system call. Where it does not, the kernel has set pc
+ * during the call: in rt_sigreturn, for a signal's handler, for a call to be made again, or in
+ * execve, after which the code is often not in memory yet and cannot be read. */
+static inline int is_behind_call(__u64 pc)
+{
+	__u8 code[2];
+
+	if (bpf_probe_read_user(code, sizeof(code), (const void *)(pc - sizeof(code))))
+		return 0;
+	return (code[0] == 0x0f && code[1] == 0x05) || /* syscall */
+	       (code[0] == 0xcd && code[1] == 0x80);   /* int $0x80 */
+}
+
 /* False for 32-bit code, whose frames have another layout. */
 static inline int read_user_regs(const struct bpf_perf_event_data *ctx, struct task_struct *task,
 				 struct unwind_regs *regs)
@@ -47,7 +60,7 @@ static inline int read_user_regs(const struct bpf_perf_event_data *ctx, struct t
 	READ_REGS(saved);
 	/* In a system call, and not an interrupt or a fault, pc is behind the instruction, which
 	 * may be the last one of its function. */
-	regs->exact = (__s64)saved->orig_rax < 0;
+	regs->exact = (__s64)saved->orig_rax < 0 || !is_behind_call(regs->pc);
 	return saved->cs != 0x23;
 #undef READ_REGS
 }

@@ -115,6 +115,7 @@ PROGRAMS = [
     ),
     signals("signals"),
     signals("signals-alt", "alt"),
+    Program("sigreturn", made("sigreturn.c"), ((*MAIN, "outer", "landed"),)),
     Program(
         "vfork",
         made("forks.c"),
