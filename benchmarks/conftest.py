@@ -3,17 +3,18 @@
 
 import pytest
 
-from benchmarks.ratios import summary
+from benchmarks.ratios import IN_TURN, Best, summary
 
 
 @pytest.hookimpl(trylast=True)  # after the tables
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
     session = getattr(config, "_benchmarksession", None)
-    groups: dict[str, dict[str, float]] = {}
+    groups: dict[str, dict[str, Best]] = {}
     for result in session.benchmarks if session is not None else []:
         rival = (result.params or {}).get("rival")
         if rival is not None and not result.has_error:
-            groups.setdefault(result.group, {})[rival] = result.stats.min
+            best = Best(result.stats.min, result.extra_info.get(IN_TURN))
+            groups.setdefault(result.group, {})[rival] = best
     notes = [
         result.extra_info["note"]
         for result in (session.benchmarks if session is not None else [])

@@ -1,15 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """Caches of 10,000 entries that are full, and 100,000 accesses.
 
-Ours does the same as the packages from Python, call by call; numbers in batches, without the GIL, are
-measured for themselves. The plain cache is an OrderedDict, as one would write it.
+Ours does the same as the packages from Python, call by call, in turn with them; numbers in batches, without
+the GIL, are measured for themselves. The plain cache is an OrderedDict, as one would write it.
 """
 
 import random
 from array import array
 from collections import OrderedDict
-from collections.abc import Callable
-from functools import cache
+from collections.abc import Callable, Mapping
+from functools import cache, partial
 from typing import Any
 
 import cachetools
@@ -17,7 +17,7 @@ import pytest
 from lru import LRU
 from pytest_benchmark.fixture import BenchmarkFixture
 
-from benchmarks.ratios import time_rounds
+from benchmarks.ratios import OURS, Arguments, time_rounds
 from pyprof._native.cache import LruCache
 from pyprof._native.lru_numbers import LruNumbers
 
@@ -49,15 +49,16 @@ class Plain(OrderedDict[Any, Any]):
 
 
 RIVALS: dict[str, Callable[[], Any]] = {
-    "pyprof": lambda: LruCache(CAPACITY),
+    OURS: lambda: LruCache(CAPACITY),
     "lru-dict": lambda: LRU(CAPACITY),
     "cachetools.LRUCache": lambda: cachetools.LRUCache(CAPACITY),
     "OrderedDict": Plain,
 }
 TIMED: dict[str, Callable[[], Any]] = {
-    "pyprof": lambda: LruCache(CAPACITY, lifetime=HOUR),
+    OURS: lambda: LruCache(CAPACITY, lifetime=HOUR),
     "cachetools.TTLCache": lambda: cachetools.TTLCache(CAPACITY, 3600),
 }
+FLOOR: dict[str, Callable[[], Any]] = {OURS: RIVALS[OURS], "dict": dict}
 rivals = pytest.mark.parametrize("rival", list(RIVALS))
 timed_rivals = pytest.mark.parametrize("rival", list(TIMED))
 
@@ -137,9 +138,17 @@ WORK: dict[str, Callable[[Any], object]] = {
 
 
 def measure(
-    benchmark: BenchmarkFixture, make: Callable[[], Any], run: Callable[[Any], object], rounds: int
+    benchmark: BenchmarkFixture,
+    rivals: Mapping[str, Callable[[], Any]],
+    rival: str,
+    run: Callable[[Any], object],
+    rounds: int,
 ) -> None:
-    time_rounds(benchmark, rounds, lambda: ((full(make),), {}), run)
+    def arguments(name: str) -> Arguments:
+        return (full(rivals[name]),), {}
+
+    ours = partial(arguments, OURS) if rival != OURS else None
+    time_rounds(benchmark, rounds, partial(arguments, rival), run, ours)
 
 
 @pytest.mark.parametrize("work", list(WORK))
@@ -150,15 +159,15 @@ def test_untimed(benchmark: BenchmarkFixture, rival: str, work: str) -> None:
     assert WORK[work](subject) == WORK[work](plain)
     assert len(subject) == CAPACITY
     assert all(subject[key] == plain[key] for key in list(plain.keys()))
-    measure(benchmark, RIVALS[rival], WORK[work], MORE_ROUNDS if rival in {"pyprof", "lru-dict"} else ROUNDS)
+    measure(benchmark, RIVALS, rival, WORK[work], MORE_ROUNDS if rival in {OURS, "lru-dict"} else ROUNDS)
 
 
 @pytest.mark.parametrize("work", ["get(), hit", "[key], hit", "put, same key"])
-@pytest.mark.parametrize("rival", ["dict"])
+@pytest.mark.parametrize("rival", [name for name in FLOOR if name != OURS])
 def test_floor(benchmark: BenchmarkFixture, rival: str, work: str) -> None:
     """A dict, which keeps no order of use: what is below no cache can be."""
     benchmark.group = f"lru: {work}, 100,000 times"
-    measure(benchmark, {"dict": dict}[rival], WORK[work], MORE_ROUNDS)
+    measure(benchmark, FLOOR, rival, WORK[work], MORE_ROUNDS)
 
 
 @pytest.mark.parametrize("work", list(WORK))
@@ -170,7 +179,7 @@ def test_timed(benchmark: BenchmarkFixture, rival: str, work: str) -> None:
     found = WORK[work](plain), WORK[work](subject)
     assert found[0] == found[1] or rival == "cachetools.TTLCache"
     assert len(subject) == CAPACITY
-    measure(benchmark, TIMED[rival], WORK[work], ROUNDS)
+    measure(benchmark, TIMED, rival, WORK[work], ROUNDS)
 
 
 @pytest.mark.benchmark(group="lru: numbers in batches")
