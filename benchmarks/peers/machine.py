@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 STATS = Path("/proc/sys/kernel/bpf_stats_enabled")
 TICKS = os.sysconf("SC_CLK_TCK")
@@ -37,18 +37,24 @@ def cpu_seconds(pid: int) -> float:
     return total / TICKS
 
 
-def memory_mib(pid: int) -> tuple[float, float]:
-    """Resident memory of a process and its descendants, now and at most."""
-    now = peak = 0
+class Memory(NamedTuple):
+    """Memory of a profiler, MiB: resident now, the anonymous part of it, and resident at most."""
+
+    resident: float
+    anonymous: float
+    peak: float
+
+
+def memory(pid: int) -> Memory:
+    """Of a process and its descendants."""
+    totals = dict.fromkeys(("VmRSS", "RssAnon", "VmHWM"), 0)
     for each in tree(pid):
         with suppress(OSError):
             for line in Path(f"/proc/{each}/status").read_text().splitlines():
                 name, _, value = line.partition(":")
-                if name == "VmRSS":
-                    now += int(value.split()[0])
-                elif name == "VmHWM":
-                    peak += int(value.split()[0])
-    return now / 1024, peak / 1024
+                if name in totals:
+                    totals[name] += int(value.split()[0])
+    return Memory(*(total / 1024 for total in totals.values()))
 
 
 def busy_seconds() -> float:

@@ -6,11 +6,12 @@ import shlex
 import subprocess
 import sys
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, NamedTuple, Protocol
+from typing import IO, NamedTuple
 
 from pyprof.export.otlp.endpoint import HTTP
 
@@ -34,22 +35,6 @@ class Delivered:
     samples: int
     identified: int
     seconds: float
-
-
-class Profiler(Protocol):
-    """One run of a profiler."""
-
-    name: str
-
-    def running(
-        self, folder: Path, hz: int, seconds: int
-    ) -> "AbstractContextManager[subprocess.Popen[bytes]]":
-        """Runs it for so many seconds at least, with a folder for what it writes."""
-        ...
-
-    def delivered(self, begin: int, end: int) -> Delivered:
-        """What came of a run. begin, end: the measured time, ns since 1970."""
-        ...
 
 
 def end(process: "subprocess.Popen[bytes]") -> None:
@@ -95,7 +80,33 @@ def received(requests: Path, begin: int, end: int) -> Delivered:
     return Delivered(sum(counts.values()), counts["identified"], (end - begin) / SECOND)
 
 
-class Pyprof:
+class Profiler(ABC):
+    """A profiler that sends OTLP profiles, here to a sink. Each is run once."""
+
+    name: str
+
+    @abstractmethod
+    def command(self, ports: Ports, folder: Path, hz: int) -> list[str]:
+        """What runs it until it is told to end. ports: of the sink; folder: for what it writes."""
+
+    @contextmanager
+    def running(self, folder: Path, hz: int) -> Iterator["subprocess.Popen[bytes]"]:
+        """Runs it. folder: for what it writes, and for its log."""
+        self._requests = folder / "requests"
+        self.log = folder / f"{self.name}.log"
+        with self._requests.open("wb") as lines, self.log.open("wb") as log, sink(lines) as ports:
+            process = subprocess.Popen(self.command(ports, folder, hz), cwd=ROOT, stdout=log, stderr=log)
+            try:
+                yield process
+            finally:
+                end(process)
+
+    def delivered(self, begin: int, end: int) -> Delivered:
+        """What came of the run. begin, end: the measured time, ns since 1970."""
+        return received(self._requests, begin, end)
+
+
+class Pyprof(Profiler):
     """`pyprof daemon` as it is by default, but for the rate and where it sends to."""
 
     def __init__(self, protocol: str = HTTP) -> None:
@@ -103,56 +114,29 @@ class Pyprof:
         self._protocol = protocol
         self.name = OURS if protocol == HTTP else f"{OURS}, {protocol}"
 
-    @contextmanager
-    def running(self, folder: Path, hz: int, seconds: int) -> Iterator["subprocess.Popen[bytes]"]:
-        del seconds  # it runs until it is told to end
-        self._requests = folder / "requests"
-        with self._requests.open("wb") as lines, (folder / "pyprof.log").open("wb") as log:
-            with sink(lines) as ports:
-                port = ports.http if self._protocol == HTTP else ports.grpc
-                command = [
-                    sys.executable, "-m", "pyprof", "daemon", "-F", str(hz),
-                    "--spool-dir", str(folder / "spool"), "--otlp-endpoint", f"http://127.0.0.1:{port}",
-                    "--otlp-protocol", self._protocol,
-                ]  # fmt: skip
-                process = subprocess.Popen(command, cwd=ROOT, stdout=log, stderr=log)
-                try:
-                    yield process
-                finally:
-                    end(process)
-
-    def delivered(self, begin: int, end: int) -> Delivered:
-        return received(self._requests, begin, end)
+    def command(self, ports: Ports, folder: Path, hz: int) -> list[str]:
+        port = ports.http if self._protocol == HTTP else ports.grpc
+        return [
+            sys.executable, "-m", "pyprof", "daemon", "-F", str(hz), "--spool-dir", str(folder / "spool"),
+            "--otlp-endpoint", f"http://127.0.0.1:{port}", "--otlp-protocol", self._protocol,
+        ]  # fmt: skip
 
 
-class OpenTelemetry:
+class OpenTelemetry(Profiler):
     """The OpenTelemetry eBPF profiler, which reports over OTLP every five seconds."""
 
     name = "opentelemetry"
+    # It wants both file systems, mounted or not, and nobody else needs to see them.
     MOUNTS = "mount -t debugfs none /sys/kernel/debug && mount -t tracefs none /sys/kernel/tracing"
 
     def __init__(self, program: Path) -> None:
         """program: what build-opentelemetry made."""
         self._program = program.resolve()
 
-    @contextmanager
-    def running(self, folder: Path, hz: int, seconds: int) -> Iterator["subprocess.Popen[bytes]"]:
-        del seconds  # it runs until it is told to end
-        self._requests = folder / "requests"
-        with self._requests.open("wb") as lines, (folder / "opentelemetry.log").open("wb") as log:
-            with sink(lines) as ports:
-                command = shlex.join(
-                    [str(self._program), "-collection-agent", f"127.0.0.1:{ports.grpc}", "-disable-tls",
-                     "-samples-per-second", str(hz)]
-                )  # fmt: skip
-                # It wants both file systems, mounted or not, and nobody else needs to see them.
-                process = subprocess.Popen(
-                    ["unshare", "-m", "sh", "-c", f"{self.MOUNTS}; exec {command}"], stdout=log, stderr=log
-                )
-                try:
-                    yield process
-                finally:
-                    end(process)
-
-    def delivered(self, begin: int, end: int) -> Delivered:
-        return received(self._requests, begin, end)
+    def command(self, ports: Ports, folder: Path, hz: int) -> list[str]:
+        del folder
+        own = [
+            str(self._program), "-collection-agent", f"127.0.0.1:{ports.grpc}", "-disable-tls",
+            "-samples-per-second", str(hz),
+        ]  # fmt: skip
+        return ["unshare", "-m", "sh", "-c", f"{self.MOUNTS}; exec {shlex.join(own)}"]

@@ -9,9 +9,10 @@ from dataclasses import replace
 
 import pytest
 
-from benchmarks.peers.machine import BpfUse, cpu_seconds, memory_mib, tree
+from benchmarks.peers.machine import BpfUse, cpu_seconds, memory, tree
 from benchmarks.peers.measure import Figures
 from benchmarks.peers.report import put, table
+from benchmarks.peers.soak import trend
 
 OURS = Figures(
     load="native",
@@ -74,6 +75,14 @@ def test_cpu_time_and_memory_include_those_of_children() -> None:
         own = time.process_time()
         assert cpu_seconds(os.getpid()) > own + 0.4
         assert 0.4 < cpu_seconds(child.pid) < 5
-        now, peak = memory_mib(child.pid)
-        assert 64 < now <= peak < 256
+        held = memory(child.pid)
+        assert 64 < held.anonymous < held.resident <= held.peak < 256
         child.stdin.write(b"\n")
+
+
+def test_trend_is_the_line_of_least_squares() -> None:
+    found = trend([0, 60, 120, 180], [1, 2, 2, 3])
+    assert (found.least, found.most, found.last) == (1, 3, 3)
+    # 3/5 MiB a minute; the rests are -1/10, 3/10, -3/10 and 1/10, so that the error is the root of 1/50.
+    assert found.slope == pytest.approx(0.6 * 1024)
+    assert found.error == pytest.approx(0.02**0.5 * 1024)
