@@ -3,6 +3,7 @@
 
 import json
 import os
+import re
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -37,24 +38,56 @@ def cpu_seconds(pid: int) -> float:
     return total / TICKS
 
 
-class Memory(NamedTuple):
-    """Memory of a profiler, MiB: resident now, the anonymous part of it, and resident at most."""
-
-    resident: float
-    anonymous: float
-    peak: float
-
-
-def memory(pid: int) -> Memory:
-    """Of a process and its descendants."""
-    totals = dict.fromkeys(("VmRSS", "RssAnon", "VmHWM"), 0)
+def memory_mib(pid: int) -> tuple[float, float]:
+    """Resident memory of a process and its descendants, now and at most."""
+    now = peak = 0
     for each in tree(pid):
         with suppress(OSError):
             for line in Path(f"/proc/{each}/status").read_text().splitlines():
                 name, _, value = line.partition(":")
-                if name in totals:
-                    totals[name] += int(value.split()[0])
-    return Memory(*(total / 1024 for total in totals.values()))
+                if name == "VmRSS":
+                    now += int(value.split()[0])
+                elif name == "VmHWM":
+                    peak += int(value.split()[0])
+    return now / 1024, peak / 1024
+
+
+class Memory(NamedTuple):
+    """Resident memory of one process by what it is, MiB."""
+
+    anonymous: float
+    """Its own."""
+    files: float
+    """Of programs and libraries, shared with whoever else uses them."""
+    maps: float
+    """Of BPF maps, shared with the kernel."""
+
+
+HEADER = re.compile(r"[0-9a-f]+-[0-9a-f]+ \S+ \S+ \S+ \S+ *(.*)")
+
+
+def memory_by_kind(pid: int) -> Memory:
+    """Of a process without its descendants, from its smaps.
+
+    Raises:
+        OSError: it ended.
+    """
+    anonymous = files = maps = rss = 0
+    path = ""
+    for line in Path(f"/proc/{pid}/smaps").read_text().splitlines():
+        name, _, value = line.partition(":")
+        if name == "Rss":
+            rss = int(value.split()[0])
+        elif name == "Anonymous":
+            own = int(value.split()[0])
+            anonymous += own
+            if path.startswith("anon_inode:"):
+                maps += rss - own
+            else:
+                files += rss - own
+        elif header := HEADER.fullmatch(line):
+            path = header[1]
+    return Memory(anonymous / 1024, files / 1024, maps / 1024)
 
 
 def busy_seconds() -> float:

@@ -8,7 +8,7 @@ import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from benchmarks.peers.machine import MIB, BpfWatch, busy_seconds, cpu_seconds, memory
+from benchmarks.peers.machine import MIB, BpfWatch, busy_seconds, cpu_seconds, memory_mib
 from benchmarks.peers.profilers import Profiler
 
 START = 60
@@ -101,7 +101,7 @@ def measure(profiler: Profiler, load: str, hz: int, seconds: int) -> Figures:
                 wait(process, seconds)
                 end, passed = time.time_ns(), time.monotonic() - clock
                 used, worked = cpu_seconds(process.pid) - cpu, busy_seconds() - busy
-                now, held = watch.look(process.pid), memory(process.pid)
+                now, memory = watch.look(process.pid), memory_mib(process.pid)
                 wait(process, TAIL - 1)
         except RuntimeError as error:
             logs = [log.read_text(errors="replace") for log in folder.glob("*.log")]
@@ -116,8 +116,8 @@ def measure(profiler: Profiler, load: str, hz: int, seconds: int) -> Figures:
         bpf_us_a_sample=nanoseconds / max(runs, 1) / 1000,
         cpu_percent=100 * used / passed,
         cpu_seconds_start=cpu,
-        rss_mib=held.resident,
-        rss_peak_mib=held.peak,
+        rss_mib=memory[0],
+        rss_peak_mib=memory[1],
         maps_mib=sum(now.maps.values()) / MIB,
         delivered=found.samples / max(expected, 1),
         identified=found.identified / max(found.samples, 1),

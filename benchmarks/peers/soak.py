@@ -11,34 +11,35 @@ import sys
 import tempfile
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import NamedTuple
 
 from benchmarks.peers.loads import LOADS, build, running
-from benchmarks.peers.machine import cpu_seconds, memory
+from benchmarks.peers.machine import Memory, cpu_seconds, memory_by_kind
 from benchmarks.peers.measure import host, wait
 from benchmarks.peers.profilers import Pyprof
 from pyprof.export.otlp.endpoint import GRPC, HTTP
 
 EVERY = 10
 """Seconds from look to look."""
+TELL_EVERY = 300
 LEAST_LOOKS = 3
 """After the warm-up, for a slope and its error."""
 EPILOG = """\
-Needs root, and g++ with zlib. Resident memory contains the unwind rows of the executables that ran, which are
-shared with the kernel and grow up to their cap while the host starts programs that it has not run before;
-anonymous memory is what the daemon holds for itself.
+Needs root, and g++ with zlib. Of resident memory, "anonymous" is what the daemon holds for itself. "maps" are
+unwind rows of the executables that ran, which are shared with the kernel and grow up to their cap while the
+host starts programs that it has not run before. "files" are pages of programs and libraries.
 """
 
 
 class Look(NamedTuple):
-    """At the daemon: seconds since the start, CPU seconds so far, MiB."""
+    """At the daemon: seconds since the start, CPU seconds so far, memory."""
 
     at: float
     cpu: float
-    resident: float
-    anonymous: float
+    memory: Memory
 
 
 class Trend(NamedTuple):
@@ -67,21 +68,22 @@ class Soak:
 
     Attributes:
         cpu_percent: of one core.
-        resident, anonymous: memory of the daemon.
+        memory: of the daemon: all that is resident, and by kind.
         received: samples that reached the receiver, from the start on.
         said: the daemon's last line.
+        looks: all of them, the warm-up's included.
     """
 
     cpu_percent: float
-    resident: Trend
-    anonymous: Trend
+    memory: dict[str, Trend]
     received: int
     said: str
+    looks: list[Look]
 
     def lines(self) -> list[str]:
         """For people."""
         lines = [f"CPU: {self.cpu_percent:.2f} % of a core"]
-        for name, found in (("resident", self.resident), ("anonymous", self.anonymous)):
+        for name, found in self.memory.items():
             lines.append(
                 f"{name}: {found.least:.1f} to {found.most:.1f} MiB, {found.last:.1f} at the end; "
                 f"slope {found.slope:+.2f} KiB a minute, standard error {found.error:.2f}"
@@ -96,10 +98,14 @@ def watch(process: "subprocess.Popen[bytes]", seconds: float) -> list[Look]:
         RuntimeError: it ended.
     """
     looks: list[Look] = []
-    start = time.monotonic()
+    start = told = time.monotonic()
     while (passed := time.monotonic() - start) < seconds:
-        held = memory(process.pid)
-        looks.append(Look(passed, cpu_seconds(process.pid), held.resident, held.anonymous))
+        if time.monotonic() - told >= TELL_EVERY:
+            told = time.monotonic()
+            minutes, mib = passed / 60, sum(looks[-1].memory)
+            print(f"{minutes:.0f} of {seconds / 60:g} minutes: {mib:.1f} MiB", file=sys.stderr, flush=True)
+        with suppress(OSError):  # where it ends: wait() tells
+            looks.append(Look(passed, cpu_seconds(process.pid), memory_by_kind(process.pid)))
         wait(process, EVERY)
     return looks
 
@@ -121,12 +127,14 @@ def soak(profiler: Pyprof, hz: int, minutes: float, warm_up: float) -> Soak:
         said = profiler.log.read_text(errors="replace").splitlines()[-1]
     late = [look for look in looks if look.at >= warm_up * 60]
     times = [look.at for look in late]
+    columns = {"resident": [sum(look.memory) for look in late]}
+    columns |= {kind: [getattr(look.memory, kind) for look in late] for kind in Memory._fields}
     return Soak(
         cpu_percent=100 * (late[-1].cpu - late[0].cpu) / (times[-1] - times[0]),
-        resident=trend(times, [look.resident for look in late]),
-        anonymous=trend(times, [look.anonymous for look in late]),
+        memory={name: trend(times, column) for name, column in columns.items()},
         received=received,
         said=said,
+        looks=looks,
     )
 
 
@@ -152,10 +160,8 @@ def main() -> int:
         print(error, file=sys.stderr)
         return 1
     if args.json:
-        facts = {
-            **asdict(found), "resident": found.resident._asdict(), "anonymous": found.anonymous._asdict()
-        }  # fmt: skip
-        print(json.dumps({"host": host(), **vars(args), **facts}))
+        trends = {name: each._asdict() for name, each in found.memory.items()}
+        print(json.dumps({"host": host(), **vars(args), **asdict(found), "memory": trends}))
     else:
         print(f"{host()}; {args.load}, {args.rate} Hz, {args.protocol}, {args.minutes:g} minutes")
         print("\n".join(found.lines()))

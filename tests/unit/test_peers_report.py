@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import pytest
 
-from benchmarks.peers.machine import BpfUse, cpu_seconds, memory, tree
+from benchmarks.peers.machine import BpfUse, cpu_seconds, memory_by_kind, memory_mib, tree
 from benchmarks.peers.measure import Figures
 from benchmarks.peers.report import put, table
 from benchmarks.peers.soak import trend
@@ -75,8 +75,13 @@ def test_cpu_time_and_memory_include_those_of_children() -> None:
         own = time.process_time()
         assert cpu_seconds(os.getpid()) > own + 0.4
         assert 0.4 < cpu_seconds(child.pid) < 5
-        held = memory(child.pid)
-        assert 64 < held.anonymous < held.resident <= held.peak < 256
+        now, peak = memory_mib(child.pid)
+        assert 64 < now <= peak < 256
+        held = memory_by_kind(child.pid)
+        assert 64 < held.anonymous < now
+        assert held.files > 1
+        assert held.maps == 0
+        assert sum(held) == pytest.approx(now, rel=0.05)
         child.stdin.write(b"\n")
 
 
